@@ -384,7 +384,16 @@ def assess_sites(store: ResultsReader) -> list[SubjectState]:
     central = []
     for row in list_current_states(store):
         if row.subject_kind == CENTRAL:
-            central.append(_build_central_state(row))
+            state = SubjectState(
+                AlarmKind.CENTRAL,
+                row.site,
+                AlarmLevel(row.state.upper()),
+                row.reason,
+                since_us=row.since_us,
+                evidence=_link_change(row),
+                rule=f"{row.cause}/{row.rule_version}",
+            )
+            central.append(state)
         else:
             by_site[row.site].append(row)
     names = sorted({*by_site, *overview_queries.list_sites(store)} - {""})
@@ -405,12 +414,19 @@ def _build_state(
             evidence=f"/sites/{quote(site, safe='')}",
         )
     explanation = worst.evidence.explanation
+    details = [
+        f"{KIND_WORDS[row.subject_kind]}: {row.state} since {format_minute(row.since_us)} UTC, "
+        f"{use_by_state(row).usability}, by {row.cause}: {row.reason}"
+        for row in rows
+    ]
+    # Jobs and storage may share an explanation.
+    explanations = dict.fromkeys(str(row.evidence.explanation or "") for row in rows)
     return SubjectState(
         AlarmKind.SITE,
         site,
         AlarmLevel(worst.state.upper()),
         worst.reason if len(rows) == 1 else f"{KIND_WORDS[worst.subject_kind]}: {worst.reason}",
-        details=_list_details(rows),
+        details=(*details, *filter(None, explanations)),
         figures=tuple(figures),
         since_us=worst.since_us,
         evidence=_link_change(worst),
@@ -421,32 +437,9 @@ def _build_state(
     )
 
 
-def _build_central_state(row: StatusChangeRow) -> SubjectState:
-    return SubjectState(
-        AlarmKind.CENTRAL,
-        row.site,
-        AlarmLevel(row.state.upper()),
-        row.reason,
-        since_us=row.since_us,
-        evidence=_link_change(row),
-        rule=f"{row.cause}/{row.rule_version}",
-    )
-
-
 def _link_change(row: StatusChangeRow) -> str:
     """Return the path of the page with the evidence of a change."""
     return f"/state-changes/{quote(row.id, safe='')}"
-
-
-def _describe_row(row: StatusChangeRow) -> str:
-    text = f"{KIND_WORDS[row.subject_kind]}: {row.state} since {format_minute(row.since_us)} UTC"
-    return f"{text}, {use_by_state(row).usability}, by {row.cause}: {row.reason}"
-
-
-def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
-    """List the states of jobs and storage with their explanations, equal ones once."""
-    explanations = (str(row.evidence.explanation or "") for row in rows)
-    return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
 
 
 def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
@@ -471,15 +464,11 @@ def _measure_share(
     by_subject = charge_runs(runs, (), rules, list_outages(store, from_us))
     charged = by_subject.get(Subject(SITE, site), ())
     good, bad = sum(run.good for run in charged), sum(run.bad for run in charged)
+    share, limit = 100 * bad / good if good else None, 100 * rule.max_failed_per_success
     return [
         AlarmFigure(f"{name}_good", good),
         AlarmFigure(f"{name}_bad", bad),
-        AlarmFigure(
-            f"{name}_bad_per_good",
-            100 * bad / good if good else None,
-            "%",
-            warning=100 * rule.max_failed_per_success,
-        ),
+        AlarmFigure(f"{name}_bad_per_good", share, "%", warning=limit),
     ]
 
 

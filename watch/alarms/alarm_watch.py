@@ -86,15 +86,14 @@ def find_state_changes(
         if subject.kind is AlarmKind.RELEASE or subject.is_excused:
             continue
         before = announced.get((subject.kind, subject.name))
-        if before is None or before.state != subject.level or _is_set_anew(subject, before):
+        is_trouble = subject.level in (AlarmLevel.WARNING, AlarmLevel.CRITICAL)
+        is_set = is_trouble and subject.rule.startswith(f"{OVERRIDE}/")
+        if (
+            before is None
+            or before.state != subject.level
+            or (is_set and (subject.since_us or 0) > before.happened_us)
+        ):
             yield _build_state_event(subject, before, now_us)
-
-
-def _is_set_anew(subject: SubjectState, before: AlarmMessage) -> bool:
-    """Return whether an override, begun after the last event, holds a subject in the same trouble."""
-    is_trouble = subject.level in (AlarmLevel.WARNING, AlarmLevel.CRITICAL)
-    is_override = subject.rule.startswith(f"{OVERRIDE}/")
-    return is_trouble and is_override and (subject.since_us or 0) > before.happened_us
 
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
@@ -128,6 +127,10 @@ def _build_state_event(
     subject: SubjectState, before: AlarmMessage | None, now_us: int
 ) -> AlarmMessage:
     level, previous = subject.level, AlarmLevel(before.state) if before else None
+    # The worse state counts, since the recovery from it matters as much.
+    severity = "critical" if AlarmLevel.CRITICAL in (level, previous) else "warning"
+    if previous is None and level in (AlarmLevel.OK, AlarmLevel.UNKNOWN):
+        severity = NO_SEVERITY
     was = f", was {previous}" if previous not in (None, level) else ""
     rule = f"Rule: {subject.rule}" if subject.rule else None
     return _build_event(
@@ -137,7 +140,7 @@ def _build_state_event(
         subject_kind=subject.kind,
         subject=subject.name,
         state=level,
-        severity=_find_severity(level, previous),
+        severity=severity,
         happened_us=subject.since_us if subject.since_us is not None else now_us,
         recorded_us=max(now_us, before.recorded_us + 1) if before else now_us,
         title=f"{level}: {subject.title}{was}: {subject.summary}",
@@ -190,10 +193,3 @@ def _build_event(identity: tuple[str | None, ...], *, title: str, **values: Any)
     """Build an event; processes that see the same one build the same identity."""
     id_ = hash_identity(*identity)
     return AlarmMessage(id=id_, event_id=id_, title=cut_text(title), **values)
-
-
-def _find_severity(level: AlarmLevel, previous: AlarmLevel | None) -> str:
-    """Return the severity of the worse state, since the recovery from it matters as much."""
-    if previous is None and level in (AlarmLevel.OK, AlarmLevel.UNKNOWN):
-        return NO_SEVERITY
-    return "critical" if AlarmLevel.CRITICAL in (level, previous) else "warning"

@@ -193,17 +193,13 @@ def _check_campaign(
         state = _find_first_state(table, check, comparison)
         check = _add_result(check, comparison, state)
         if _list_failed_rows(comparison):
-            message = _find_failure(store, campaign_id, check.b)
-            check = replace(check, text="\n".join(filter(None, (message, check.text))))
+            of_b = Selection((campaign_id,), (Condition("axis_root", "=", check.b),))
+            rows = store.measurements(of_b, ("failure_message",))
+            messages = (str(row["failure_message"] or "") for row in rows)
+            first = next(filter(None, messages), "")
+            check = replace(check, text="\n".join(filter(None, (first, check.text))))
         checks.append(check)
     return checks
-
-
-def _find_failure(store: Store, campaign_id: str, release: str) -> str:
-    """Find the message of a release's first failure in a campaign."""
-    conditions = (Condition("campaign_id", "=", campaign_id), Condition("axis_root", "=", release))
-    rows = store.measurements(Selection(conditions=conditions), ("failure_message",))
-    return next((str(row["failure_message"]) for row in rows if row["failure_message"]), "")
 
 
 def _find_first_state(
@@ -376,8 +372,8 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
     )
 
 
-def _identify_row(row: VerdictRow) -> tuple[str, str, str]:
-    return row.site, row.comparison_key, row.metric
+#: Identity of the series and metric of a verdict in a rerun.
+_identify_row = attrgetter("site", "comparison_key", "metric")
 
 
 def _describe_row(row: VerdictRow) -> str:

@@ -7,7 +7,7 @@ import time
 import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -69,9 +69,9 @@ class _StateDocument(BaseModel):
 
     def to_state(self) -> SubjectState:
         """Return the state."""
-        values = self.model_dump(exclude={"state", "figures"})
-        figures = tuple(AlarmFigure(**figure.model_dump()) for figure in self.figures)
-        return SubjectState(level=self.state, figures=figures, **values)
+        figures = tuple(AlarmFigure(**vars(figure)) for figure in self.figures)
+        values = {**vars(self), "figures": figures}
+        return SubjectState(level=values.pop("state"), **values)
 
 
 @dataclass(frozen=True)
@@ -177,16 +177,12 @@ class RemoteService:
             reason = getattr(error, "reason", error)
             raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
         try:
-            document = decode_json(body, parse_constant=_refuse_constant)
+            document = decode_json(body)
         except ValueError as error:
             raise InvalidAnswerError("the response is not JSON", where=self.url) from error
         if not isinstance(document, dict):
             raise InvalidAnswerError("the response is not a JSON object", where=self.url)
         return document
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON number")
 
 
 def _explain_status(error: urllib.error.HTTPError, url: str) -> Exception:

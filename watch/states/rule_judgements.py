@@ -154,7 +154,9 @@ _BAD = (SiteState.WARNING, SiteState.CRITICAL)
 def _judge_tests(rule: ExclusionRule, window: RunWindow, before: RuleMemory) -> StateJudgement:
     """Judge the last runs of each test in a window."""
     runs, now_us = window.runs, window.now_us
-    by_test = _group_by_test(runs)
+    by_test: defaultdict[str, list[ChargedRun]] = defaultdict(list)
+    for run in runs:
+        by_test[run.run.test].append(run)
     failing = {
         test: bad for test, test_runs in by_test.items() if (bad := _list_failures(rule, test_runs))
     }
@@ -251,13 +253,6 @@ def _have_same_end(runs: Sequence[ChargedRun], count: int, *, succeeded: bool) -
     return len(last) == count and all(run.succeeded == succeeded for run in last)
 
 
-def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
-    groups: defaultdict[str, list[ChargedRun]] = defaultdict(list)
-    for run in runs:
-        groups[run.run.test].append(run)
-    return dict(groups)
-
-
 def _build_test_evidence(
     by_test: Mapping[str, Sequence[ChargedRun]], runs: Sequence[ChargedRun]
 ) -> StateEvidence:
@@ -323,7 +318,15 @@ def replay_rule(
     if isinstance(rule, WindowRule):
         judgements = _judge_steps(rule, runs, RuleMemory.from_change(latest), window)
     else:
-        judgements = _judge_days(window, days)
+        numbers = {
+            day: number
+            for day in range(window.from_us // DAY_US, window.to_us // DAY_US)
+            if (number := epoch_day_to_number(day)) is not None
+        }
+        # Each day is judged when it has ended.
+        judgements = (
+            ((day + 1) * DAY_US, days.get(number, _NO_LOAD_TEST)) for day, number in numbers.items()
+        )
     changes: list[StatusChangeRow] = []
     state = latest.state
     for time_us, judgement in judgements:
@@ -347,23 +350,16 @@ def replay_rule(
     return changes
 
 
-def _judge_days(
-    window: ReplayWindow, days: Mapping[int, StateJudgement]
-) -> Iterator[tuple[int, StateJudgement]]:
-    """Yield the judgement of each day when it has ended."""
-    for day in range(window.from_us // DAY_US, window.to_us // DAY_US):
-        number = epoch_day_to_number(day)
-        if number is not None:
-            yield (day + 1) * DAY_US, days.get(number, _NO_LOAD_TEST)
-
-
 def _judge_steps(
     rule: WindowRule, runs: Sequence[ChargedRun], memory: RuleMemory, window: ReplayWindow
 ) -> Iterator[tuple[int, StateJudgement]]:
     """Yield the judgement at each step at which runs enter or leave the window."""
     length = duration_us(rule.window)
     ends = [run.run.ended_us for run in runs]
-    pending = _list_times(ends, (0, length, rule.memory_us), window)
+    times = {window.ceil_step(end + shift) for end in ends for shift in (0, length, rule.memory_us)}
+    times.add(window.ceil_step(window.from_us + 1))
+    pending = [time for time in times if window.from_us < time <= window.to_us]
+    heapq.heapify(pending)
     last_us = -1
     while pending:
         time_us = heapq.heappop(pending)
@@ -381,12 +377,3 @@ def _judge_steps(
             if time_us < end <= window.to_us:
                 heapq.heappush(pending, end)
         yield time_us, judgement
-
-
-def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow) -> list[int]:
-    """List the steps at which runs enter or leave a time window, as a heap."""
-    times = {window.ceil_step(end + shift) for end in ends for shift in shifts}
-    times.add(window.ceil_step(window.from_us + 1))
-    pending = [time for time in times if window.from_us < time <= window.to_us]
-    heapq.heapify(pending)
-    return pending

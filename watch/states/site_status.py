@@ -13,6 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from treehammer.analysis.status.failure_explanation import BAD_STATES, UNDECIDED, explain_period
 from treehammer.analysis.status.site_uses import (
     WORST_FIRST,
     SiteState,
@@ -22,7 +23,7 @@ from treehammer.analysis.status.site_uses import (
 )
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.sql.core.evidence import StateEvidence
+from treehammer.sql.core.evidence import FailureExplanation, StateEvidence
 from treehammer.sql.core.subjects import (
     CENTRAL,
     DOOR,
@@ -31,7 +32,9 @@ from treehammer.sql.core.subjects import (
     SUBJECT_KINDS,
     split_door_label,
 )
-from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.read import overview_queries
+from treehammer.sql.read.failure_counts import Period, PeriodCounts
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_time
@@ -45,7 +48,6 @@ from treehammer.watch.states.rule_judgements import (
     charge_run,
     replay_rule,
 )
-from treehammer.watch.states.state_explanations import add_explanations
 from treehammer.watch.states.state_timeline import (
     DOWNTIME,
     OVERRIDE,
@@ -66,6 +68,17 @@ from treehammer.watch.store.state_history import (
     list_state_changes,
     name_subject,
     record_evaluation,
+)
+
+#: Periods before a change of state whose results explain it. Shorter ones show new failures that the
+#: good results of a day would hide.
+STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
+#: Changes of states that one evaluation explains, the newest ones.
+MAX_EXPLAINED = 100
+#: Identity of a change; that of an announced end which was moved is another one.
+_CHANGE_KEY = attrgetter(
+    *("subject_kind", "site", "rule", "since_us", "state", "previous", "cause"),
+    "evidence.until_us",
 )
 
 
@@ -99,14 +112,19 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     before = find_latest_rule_set(store)
     if before is not None and now_us <= before.evaluated_us:
         return StatusUpdate((), (), recorded=False)
-    started_us = _find_start(before, rules, now_us)
+    # These rules are in use since then; earlier decisions remain.
+    started_us = max(0, now_us - rules.reevaluate_us)
+    if before is not None:
+        is_same = before.version == rules.version
+        started_us = before.started_us if is_same else before.evaluated_us
     from_us = max(started_us, now_us - rules.reevaluate_us)
     window = ReplayWindow(from_us, now_us, rules.step_us)
-    replayed = _replay(store, rules, window)
     later = list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
-    recorded_changes = [row for row in later if row.since_us <= now_us]
-    new, obsolete = _compare_changes(recorded_changes, replayed)
-    new = add_explanations(store, new)
+    recorded_changes = {_CHANGE_KEY(row): row for row in later if row.since_us <= now_us}
+    expected = {_CHANGE_KEY(row): row for row in _replay(store, rules, window)}
+    obsolete = [row for key, row in recorded_changes.items() if key not in expected]
+    new = [row for key, row in expected.items() if key not in recorded_changes]
+    new = _add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = record_evaluation(
         store,
@@ -122,13 +140,6 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
 
 def _leave_out_rules(changes: Iterable[StatusChangeRow]) -> tuple[StatusChangeRow, ...]:
     return tuple(change for change in changes if not change.rule)
-
-
-def _find_start(before: RuleSetRow | None, rules: StatusRules, now_us: int) -> int:
-    """Return the time since which these rules are in use; earlier decisions remain."""
-    if before is None:
-        return max(0, now_us - rules.reevaluate_us)
-    return before.started_us if before.version == rules.version else before.evaluated_us
 
 
 def _replay(
@@ -148,7 +159,11 @@ def _replay(
     for row in states:
         rows[Subject(row.subject_kind, row.site)].append(row)
     inputs: dict[Subject, SubjectInput] = {}
-    for subject in _list_subjects(runs, days, states, (*overrides, *downtimes)):
+    # Doors have no downtime: that of their storage excludes them.
+    subjects = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
+    subjects |= {subject for subject in rows if subject.kind in JUDGED_KINDS}
+    subjects.update(*map(list_subjects, overrides), *map(list_subjects, downtimes))
+    for subject in sorted(subjects):
         data = runs.get(subject, ()), days.get(subject.site, {})
         inputs[subject] = _replay_subject(subject, *data, rows[subject], rules, window)
     central = {row.site: row for row in states if row.subject_kind == CENTRAL}
@@ -157,23 +172,6 @@ def _replay(
         *chain.from_iterable(subject_input.changes for subject_input in inputs.values()),
         *timeline,
     ]
-
-
-def _list_subjects(
-    runs: Iterable[Subject],
-    days: Iterable[str],
-    states: Iterable[StatusChangeRow],
-    exceptions: Iterable[OverrideRow | DowntimeRow],
-) -> list[Subject]:
-    """List the subjects that have results, a recorded state, an override or a downtime.
-
-    Doors have no downtime: that of their storage excludes them.
-    """
-    subjects = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
-    subjects |= {
-        Subject(row.subject_kind, row.site) for row in states if row.subject_kind in JUDGED_KINDS
-    }
-    return sorted(subjects.union(*map(list_subjects, exceptions)))
 
 
 def _list_judged_doors(
@@ -306,21 +304,42 @@ def _retire_rule(
     )
 
 
-#: Identity of a change; that of an announced end which was moved is another one.
-_CHANGE_KEY = attrgetter(
-    *("subject_kind", "site", "rule", "since_us", "state", "previous", "cause"),
-    "evidence.until_us",
-)
+def _add_explanations(
+    store: ResultsReader, changes: Sequence[StatusChangeRow]
+) -> list[StatusChangeRow]:
+    """Add explanations to the evidence of the newest bad states that rules decided."""
+    counts = PeriodCounts(store)
+    judged = [
+        row
+        for row in changes
+        if row.subject_kind in SUBJECT_KINDS
+        and row.rule_version
+        and not row.rule
+        and row.state in BAD_STATES
+    ]
+    newest = sorted(judged, key=lambda row: row.since_us)[-MAX_EXPLAINED:]
+    explained = {id(row) for row in newest}
+    return [
+        _add_explanation(store, row, counts) if id(row) in explained else row for row in changes
+    ]
 
 
-def _compare_changes(
-    recorded_changes: Iterable[StatusChangeRow], replayed: Iterable[StatusChangeRow]
-) -> tuple[list[StatusChangeRow], list[StatusChangeRow]]:
-    """Return the changes that are new, and the recorded ones that no longer follow."""
-    recorded = {_CHANGE_KEY(row): row for row in recorded_changes}
-    expected = {_CHANGE_KEY(row): row for row in replayed}
-    new = [row for key, row in expected.items() if key not in recorded]
-    return new, [row for key, row in recorded.items() if key not in expected]
+def _add_explanation(
+    store: ResultsReader, row: StatusChangeRow, counts: PeriodCounts
+) -> StatusChangeRow:
+    is_storage = row.subject_kind == STORAGE_SITE
+    by = overview_queries.STORAGE_SITE if is_storage else overview_queries.JOB_SITE
+    explanation: FailureExplanation | None = None
+    for length_us in STATE_PERIODS_US:
+        period = Period(row.since_us - length_us, row.since_us)
+        shorter = explain_period(store, row.site, period, by=by, counts=counts)
+        is_certain = shorter is not None and shorter.culprit not in UNDECIDED
+        explanation = shorter if is_certain else explanation or shorter
+        if is_certain:
+            break
+    if explanation is None:
+        return row
+    return replace(row, evidence=replace(row.evidence, explanation=explanation))
 
 
 def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
@@ -409,18 +428,20 @@ def refresh_uses(
     latest = find_latest_rule_set(store)
     if latest is None and not (always or list_downtimes(store, ends_after_us=now_us)):
         return SiteUses()
-    if latest is None or is_evaluation_due(latest.evaluated_us, now_us, rules):
+    # Results of another step count by now.
+    if latest is None or latest.evaluated_us // rules.step_us < now_us // rules.step_us:
         update_states(store, now_us, rules)
     return list_uses(store)
 
 
-def is_evaluation_due(evaluated_us: int, now_us: int, rules: StatusRules) -> bool:
-    """Return whether results of another step count by now."""
-    return evaluated_us // rules.step_us < now_us // rules.step_us
-
-
 def flatten_change(row: StatusChangeRow) -> dict[str, Any]:
     """Return a change of a state as a row for tables and programs."""
+    use: dict[str, Any] = {"use": None, "until": None, "who": row.cause}
+    if row.subject_kind != CENTRAL:
+        permitted = use_by_state(row)
+        until_us = permitted.until_us
+        until = None if until_us is None else format_time(until_us)
+        use = {"use": permitted.usability.value, "until": until, "who": permitted.who}
     return {
         "since": format_time(row.since_us),
         "site": "" if row.subject_kind == CENTRAL else row.site,
@@ -429,19 +450,10 @@ def flatten_change(row: StatusChangeRow) -> dict[str, Any]:
         "state": row.state,
         "cause": row.cause,
         "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
-        **_describe_use(row),
+        **use,
         "rule_version": row.rule_version,
         "decided": format_time(row.decided_us),
         "superseded": format_time(row.superseded_us) if row.superseded_us else None,
         "evidence": row.evidence.to_document(),
         "id": row.id,
     }
-
-
-def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
-    """Describe the permitted use of the site, its end, and its cause."""
-    if row.subject_kind == CENTRAL:
-        return {"use": None, "until": None, "who": row.cause}
-    use = use_by_state(row)
-    until = None if use.until_us is None else format_time(use.until_us)
-    return {"use": use.usability.value, "until": until, "who": use.who}

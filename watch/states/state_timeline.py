@@ -161,7 +161,10 @@ class CentralEvent:
         critical = {site for site, since in critical_since_us.items() if since is not None}
         if not self.active:
             self.members &= critical  # A site that has recovered is no longer excused.
-            self._begin(recent, len(critical_since_us) - len(critical - recent))
+            judged = len(critical_since_us) - len(critical - recent)
+            if len(recent) >= max(self.limits.min_sites, self.limits.share * judged):
+                self.active, self.members, self.judged = True, recent, judged
+                self.grace_end_us = None
             return
         self.members |= recent
         affected = len(self.members & critical)
@@ -171,14 +174,6 @@ class CentralEvent:
             self.active = False
             self.members &= critical
             self.grace_end_us = time_us + duration_us(self.limits.grace)
-
-    def _begin(self, recent: set[str], judged: int) -> None:
-        if len(recent) < max(self.limits.min_sites, self.limits.share * judged):
-            return
-        self.active = True
-        self.members = {*recent}
-        self.judged = judged
-        self.grace_end_us = None
 
     def covers(self, site: str, time_us: int) -> bool:
         """Return whether the event excuses a site at a time."""
@@ -257,7 +252,10 @@ class _KindTimeline:
 
     def replay(self) -> list[StatusChangeRow]:
         """Return the changes of the states of all subjects, and of the central event."""
-        rule_changes = self._sort_rule_changes()
+        rule_changes: defaultdict[int, list[tuple[Subject, StatusChangeRow]]] = defaultdict(list)
+        for subject, subject_input in self._inputs.items():
+            for change in subject_input.changes:
+                rule_changes[change.since_us].append((subject, change))
         times = set(rule_changes) | set(self._list_edges()) | {self._window.from_us + 1}
         pending = sorted(times)
         while pending:
@@ -274,13 +272,6 @@ class _KindTimeline:
             for subject in sorted(dirty):
                 self._decide(subject, time_us)
         return self._found
-
-    def _sort_rule_changes(self) -> dict[int, list[tuple[Subject, StatusChangeRow]]]:
-        changes_by_time: defaultdict[int, list[tuple[Subject, StatusChangeRow]]] = defaultdict(list)
-        for subject, subject_input in self._inputs.items():
-            for change in subject_input.changes:
-                changes_by_time[change.since_us].append((subject, change))
-        return changes_by_time
 
     def _list_edges(self) -> Iterator[int]:
         """List the times in the window at which a downtime, override or grace begins or ends."""
@@ -311,14 +302,8 @@ class _KindTimeline:
             return False
         states = (SiteState.OK, SiteState.CRITICAL)
         evidence = StateEvidence(sites=tuple(sorted(self._event.members)), judged=len(judged))
-        self._note(
-            Subject(CENTRAL, self._kind),
-            (states[was_active], states[self._event.active]),
-            time_us,
-            CENTRAL_CAUSE,
-            self._event.describe(),
-            evidence,
-        )
+        subject, change = Subject(CENTRAL, self._kind), (states[was_active], states[not was_active])
+        self._note(subject, change, time_us, CENTRAL_CAUSE, self._event.describe(), evidence)
         return True
 
     def _note(
@@ -364,8 +349,9 @@ class _KindTimeline:
         self, subject: Subject, current: _SubjectState, time_us: int
     ) -> tuple[SiteState, str, str, StateEvidence]:
         """Return state, cause, reason and evidence at a time."""
-        cause, decisive = _find_decisive_rule(current)
         by_rules = current.by_rules
+        worst = (item for item in sorted(current.rules.items()) if item[1].state == by_rules)
+        cause, decisive = next(worst, (NO_RESULTS, None))
         reason = decisive.reason if decisive else "no results"
         states = {name: change.state for name, change in sorted(current.rules.items())}
         base = decisive.evidence if decisive else StateEvidence()
@@ -401,12 +387,3 @@ class _KindTimeline:
 def _find_announcement(evidence: StateEvidence) -> str | None:
     """Return the identity of the override or downtime that decided; None if none did."""
     return evidence.override or evidence.downtime
-
-
-def _find_decisive_rule(current: _SubjectState) -> tuple[str, StatusChangeRow | None]:
-    """Return the first rule with the worst state."""
-    worst = current.by_rules
-    for name, change in sorted(current.rules.items()):
-        if change.state == worst:
-            return name, change
-    return NO_RESULTS, None

@@ -219,13 +219,12 @@ def _parse_rules(tables: Any) -> Any:
             details.append({"type": kind, "loc": path, "input": table})
     if details:
         raise ValidationError.from_exception_data("rules", details)
-    return {name: _parse_rule(table) for name, table in tables.items()}
-
-
-def _parse_rule(table: dict[str, Any] | StatusRule) -> StatusRule:
-    if isinstance(table, StatusRule):
-        return table
-    return StatusRule.MODELS[table["kind"]].model_validate(table)
+    return {
+        name: table
+        if isinstance(table, StatusRule)
+        else StatusRule.MODELS[table["kind"]].model_validate(table)
+        for name, table in tables.items()
+    }
 
 
 def _list_rule_problems(name: str, table: dict[str, Any] | StatusRule) -> list[DocumentProblem]:
