@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,9 +30,7 @@ from treehammer.text_formatting import (
 )
 
 if TYPE_CHECKING:
-    from treehammer.analysis.status.site_uses import SiteUses
     from treehammer.watch.patrol.patrol_file import PatrolFile
-    from treehammer.watch.store.patrol_report import PatrolReport
 
 
 def _join_or_dash(words: Sequence[str]) -> str:
@@ -100,12 +98,22 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     content = _read_file(file, settings)
     until_s = _parse_end(until) if until else None
 
+    def wait() -> None:
+        if once:
+            raise NothingToDoError(
+                "another patrol uses this data folder",
+                hint="It starts due campaigns; see treehammer patrol status.",
+            )
+        logging.getLogger("treehammer.watch.patrol").info(
+            "another patrol uses this data folder; waiting until it ends"
+        )
+
     log_to_stderr(line_format=settings.log_format)
     notifier = SystemdNotifier.from_environment()
     notifier.notify("READY=1", "STATUS=opens the database")
     with (
         _stop_on_signals(notifier) as stop,
-        open_patrol(settings, content, on_wait=_refuse_wait if once else _describe_wait) as service,
+        open_patrol(settings, content, on_wait=wait) as service,
     ):
         if once:
             leads = service.run_round(stop.is_set)
@@ -125,19 +133,6 @@ def _read_file(file: Path, settings: Settings) -> PatrolFile:
     content = read_patrol_file(file)
     SITE.require(content.budget.sites, load_sites(settings), f"{file}: budget.sites")
     return content
-
-
-def _describe_wait() -> None:
-    logging.getLogger("treehammer.watch.patrol").info(
-        "another patrol uses this data folder; waiting until it ends"
-    )
-
-
-def _refuse_wait() -> None:
-    raise NothingToDoError(
-        "another patrol uses this data folder",
-        hint="It starts due campaigns; see treehammer patrol status.",
-    )
 
 
 def _parse_end(text: str) -> float:
@@ -234,7 +229,34 @@ def status(settings: Settings) -> CommandOutput:
         raise NothingToDoError(
             "no patrol has run on this database", hint="Start one: treehammer patrol run FILE"
         )
-    entries, sites = _entry_rows(report), _site_rows(report, uses)
+    entries = [
+        {
+            "entry": entry.entry.name,
+            "test": entry.entry.test,
+            "follows": entry.entry.follows,
+            "sites": entry.entry.sites,
+            "last": entry.last.claimed_us if entry.last else None,
+            "reason": entry.last.occasion if entry.last else None,
+            "campaign": entry.last.campaign_id if entry.last else None,
+            "next": entry.entry.next_us,
+            "in_flight": list(entry.open_campaigns),
+            "result": entry.result,
+            "note": entry.entry.note,
+        }
+        for entry in report.entries
+    ]
+    sites = [
+        {
+            "site": site.site.site,
+            "cpu_used_s": site.use.cpu_s,
+            "cpu_left_s": site.cpu_left_s,
+            "bytes_used": site.use.bytes,
+            "bytes_left": site.bytes_left,
+            "use": uses.summarize(site.site.site).value,
+            "reason": uses.describe_restrictions(site.site.site),
+        }
+        for site in report.sites
+    ]
     leader = f"no patrol is running; the last one was {lease.holder}"
     if report.has_leader:
         left_s = (lease.expires_us - report.now_us) / 1e6
@@ -262,37 +284,3 @@ def schema() -> None:
     from treehammer.watch.patrol.patrol_file import build_patrol_schema
 
     click.echo(json.dumps(build_patrol_schema(), indent=1, sort_keys=True))
-
-
-def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
-    return [
-        {
-            "entry": entry.entry.name,
-            "test": entry.entry.test,
-            "follows": entry.entry.follows,
-            "sites": entry.entry.sites,
-            "last": entry.last.claimed_us if entry.last else None,
-            "reason": entry.last.occasion if entry.last else None,
-            "campaign": entry.last.campaign_id if entry.last else None,
-            "next": entry.entry.next_us,
-            "in_flight": list(entry.open_campaigns),
-            "result": entry.result,
-            "note": entry.entry.note,
-        }
-        for entry in report.entries
-    ]
-
-
-def _site_rows(report: PatrolReport, uses: SiteUses) -> list[dict[str, Any]]:
-    return [
-        {
-            "site": site.site.site,
-            "cpu_used_s": site.use.cpu_s,
-            "cpu_left_s": site.cpu_left_s,
-            "bytes_used": site.use.bytes,
-            "bytes_left": site.bytes_left,
-            "use": uses.summarize(site.site.site).value,
-            "reason": uses.describe_restrictions(site.site.site),
-        }
-        for site in report.sites
-    ]

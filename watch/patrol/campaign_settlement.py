@@ -15,7 +15,6 @@ from treehammer.collectors.json_documents import parse_json
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
@@ -77,8 +76,19 @@ class CampaignSettlement:
         #: Of the campaigns in flight: what a tracker remembers of jobs ends with their campaign.
         self._trackers: dict[str, CampaignTracker] = {}
 
-    def follow(self, start: PatrolStartRow, now_us: int) -> bool:
-        """Bring a campaign up to date; settle it if all jobs have ended. True if it is settled.
+    def follow_all(self, starts: Iterable[PatrolStartRow], now_us: int) -> dict[str, str]:
+        """Follow campaigns; return entry -> problem of those that could not be followed."""
+        problems: dict[str, str] = {}
+        for start in starts:
+            try:
+                self.follow(start, now_us)
+            except TreehammerError as error:
+                problems[start.entry] = join_lines(str(error))
+                _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, error)
+        return problems
+
+    def follow(self, start: PatrolStartRow, now_us: int) -> None:
+        """Bring a campaign up to date; settle it if all jobs have ended.
 
         Raises:
             TreehammerError: a batch system or the store refuses; the next call continues.
@@ -90,24 +100,33 @@ class CampaignSettlement:
         self._trackers[campaign.id] = tracker
         progress = poll_campaign(tracker, campaign, _LOG.info)
         messages = [start.message]
-        limit_s = parse_json(PatrolRequest, start.request).time_limit_s
+        request = parse_json(PatrolRequest, start.request)
+        limit_s = request.time_limit_s
         if not progress.is_finished:
             if now_us < start.claimed_us + limit_s * SECOND_US:
-                return False
+                return
             count = tracker.cancel(campaign)
             progress = poll_campaign(tracker, campaign, _LOG.info)
             messages.append(f"{count} jobs cancelled after {limit_s / 3600:g} h")
             if not progress.is_finished:
-                return False
+                return
         for line in tracker.upload_campaign(campaign, everything=True):
             _LOG.info("%s", line)
         failures = progress.total.describe_failures()
         if failures:
             _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, failures)
         self._compare_with_earlier_commit(start, now_us)
-        self._settle(start, campaign, "; ".join(filter(None, (*messages, failures))))
+        charges = self._starts.charges(start.campaign_id)
+        reads_elsewhere = bool(request.from_sites)
+        tallies = tally_sites(self._store, campaign.id)
+        used = measure_use(charges, tallies, reads_elsewhere=reads_elsewhere)
+        message = "; ".join(filter(None, (*messages, failures)))
+        if self._starts.settle(start, used, state=FINISHED, message=message):
+            _LOG.info(
+                "%s: campaign %s has ended", start.entry, start.campaign_id,
+                extra={"entry": start.entry, "campaign": start.campaign_id},
+            )  # fmt: skip
         del self._trackers[campaign.id]
-        return True
 
     def purge_ended(self, ended_before_us: int) -> None:
         """Remove the working folders of the patrol's campaigns that ended before a time.
@@ -145,17 +164,6 @@ class CampaignSettlement:
                     compare_campaign_commits(self._store, *ids, now_us)
         except TreehammerError as error:
             _LOG.warning("%s: commits are not compared: %s", start.entry, error)
-
-    def _settle(self, start: PatrolStartRow, campaign: CampaignRow, message: str) -> None:
-        tallies = tally_sites(self._store, campaign.id)
-        charges = self._starts.charges(start.campaign_id)
-        reads_elsewhere = bool(parse_json(PatrolRequest, start.request).from_sites)
-        used = measure_use(charges, tallies, reads_elsewhere=reads_elsewhere)
-        if self._starts.settle(start, used, state=FINISHED, message=message):
-            _LOG.info(
-                "%s: campaign %s has ended", start.entry, start.campaign_id,
-                extra={"entry": start.entry, "campaign": start.campaign_id},
-            )  # fmt: skip
 
 
 def tally_sites(store: Store, campaign_id: str) -> dict[str, SiteTally]:
@@ -217,17 +225,3 @@ def _unmeasured_share(tally: SiteTally, measured: int) -> float:
     if not tally.planned:
         return 1.0
     return max(0, tally.planned - tally.never_started - measured) / tally.planned
-
-
-def follow_all(
-    settlement: CampaignSettlement, starts: list[PatrolStartRow], now_us: int
-) -> dict[str, str]:
-    """Follow campaigns; return entry -> problem of those that could not be followed."""
-    problems: dict[str, str] = {}
-    for start in starts:
-        try:
-            settlement.follow(start, now_us)
-        except TreehammerError as error:
-            problems[start.entry] = join_lines(str(error))
-            _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, error)
-    return problems

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError, TreehammerError
 from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
 from treehammer.hctests.definition.test_identity import PinnedTest
-from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import PatrolStartRow
@@ -72,29 +71,27 @@ class StartSites:
         """All sites, each once."""
         return tuple(dict.fromkeys((*self.storage, *self.runners)))
 
+    def _list_roles(self, uses: SiteUses) -> list[dict[str, tuple[SubjectUse, ...]]]:
+        """Return the restrictions of each storage, and of each site that runs jobs, in this role."""
+        storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
+        roles = ((self.storage, storage_kinds), (self.runners, (SITE,)))
+        return [{name: uses.restrictions(name, kinds) for name in names} for names, kinds in roles]
+
     def list_restrictions(self, uses: SiteUses) -> dict[str, tuple[SubjectUse, ...]]:
         """Return the sites that may not be used in their role -> their restrictions."""
-        storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
-        uses_by_site: defaultdict[str, tuple[SubjectUse, ...]] = defaultdict(tuple)
-        for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,))):
-            for name in names:
-                uses_by_site[name] += uses.restrictions(name, kinds)
-        return {name: restrictions for name, restrictions in uses_by_site.items() if restrictions}
+        storage, runners = self._list_roles(uses)
+        by_site = {name: storage.get(name, ()) + runners.get(name, ()) for name in self.names}
+        return {name: restrictions for name, restrictions in by_site.items() if restrictions}
 
     def select_usable(self, uses: SiteUses) -> StartSites | None:
         """Return the sites that may be used in their role; None if nothing can run then."""
-        storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
-        storage, runners = (
-            tuple(name for name in names if not uses.restrictions(name, kinds))
-            for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,)))
-        )
-        if not storage or (self.runners and not runners):
-            return None
         reasons = {
             name: "; ".join(dict.fromkeys(use.describe() for use in site_uses))
             for name, site_uses in self.list_restrictions(uses).items()
         }
-        return StartSites(storage, runners, reasons).leave_out_doors(uses)
+        restricted = ({name for name in role if role[name]} for role in self._list_roles(uses))
+        usable = replace(self, excluded=reasons)._drop(*restricted)
+        return usable and usable.leave_out_doors(uses)
 
     def leave_out_doors(
         self, uses: SiteUses, probed: str = "", *, with_critical: bool = True
@@ -114,17 +111,18 @@ class StartSites:
         }
         return replace(self, excluded={**self.excluded, **doors})
 
-    def first(self) -> StartSites:
-        """Return the first site alone, and the first one that runs its jobs."""
-        return StartSites(self.storage[:1], self.runners[:1], self.excluded)
-
     def without(self, excluded_sites: Collection[str]) -> StartSites | None:
         """Return the sites without some others; None if nothing can run then."""
-        storage = _drop_names(self.storage, excluded_sites)
-        runners = _drop_names(self.runners, excluded_sites)
-        if not storage or (self.runners and not runners):
-            return None
-        return StartSites(storage, runners, self.excluded)
+        return self._drop(excluded_sites, excluded_sites)
+
+    def _drop(self, storage: Collection[str], runners: Collection[str]) -> StartSites | None:
+        remainder = replace(
+            self,
+            storage=tuple(name for name in self.storage if name not in storage),
+            runners=tuple(name for name in self.runners if name not in runners),
+        )
+        can_run = remainder.storage and (remainder.runners or not self.runners)
+        return remainder if can_run else None
 
     def select_pair(self, site: str, runner: str) -> StartSites | None:
         """Return one site, and the one that runs its jobs; None unless both are among these."""
@@ -148,10 +146,6 @@ class StartSites:
             for names in (self.storage, self.runners)
         )
         return StartSites((storage,), (runners,))
-
-
-def _drop_names(names: Iterable[str], dropped: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in dropped)
 
 
 @dataclass(frozen=True)
@@ -202,23 +196,6 @@ def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
     return StartSites(storage, runners)
 
 
-def list_read_doors(
-    entry: PatrolEntry, named_doors: Collection[str], settings: Settings
-) -> dict[str, Door]:
-    """List the doors through which an entry reads, by label: named ones, else each site's first.
-
-    Raises:
-        ConfigError: a site is unknown.
-    """
-    sites = select_sites(entry.sites, settings, option=f"entries.{entry.name}.sites")
-    return {
-        f"{site.name}:{door.name}": door
-        for site in sites
-        for door in site.doors
-        if (door.name in named_doors if named_doors else door is site.doors[0])
-    }
-
-
 def select_comparison_sites(
     entry: PatrolEntry, settings: Settings, uses: SiteUses
 ) -> StartSites | None:
@@ -228,13 +205,15 @@ def select_comparison_sites(
         ConfigError: a site is unknown.
     """
     sites = select_entry_sites(entry, settings)
-    if entry.compare_at is None:
-        usable = sites.select_usable(uses)
-        return usable and usable.first()
-    option = f"entries.{entry.name}.compare_at"
-    names = tuple(site.name for site in select_sites(entry.compare_at, settings, option=option))
-    usable = replace(sites, storage=names).select_usable(uses)
-    return usable and replace(usable, runners=usable.runners[:1])
+    if entry.compare_at is not None:
+        option = f"entries.{entry.name}.compare_at"
+        names = tuple(site.name for site in select_sites(entry.compare_at, settings, option=option))
+        sites = replace(sites, storage=names)
+    usable = sites.select_usable(uses)
+    if usable is None:
+        return None
+    storage = usable.storage[:1] if entry.compare_at is None else usable.storage
+    return replace(usable, storage=storage, runners=usable.runners[:1])
 
 
 def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[str, SiteCharge]:
@@ -288,6 +267,21 @@ class CampaignStarter:
             return entry.axes[DOOR_AXIS]
         doors = pin_test(spec, self._settings).definition.axes.get(DOOR_AXIS, ())
         return tuple(map(str, doors))
+
+    def list_read_doors(self, entry: PatrolEntry, spec: str) -> dict[str, Door]:
+        """List the doors through which an entry reads, by label: named ones, else each site's first.
+
+        Raises:
+            TreehammerError: a site is unknown, or the test cannot be fetched, or has mistakes.
+        """
+        named_doors = self.list_named_doors(entry, spec)
+        sites = select_sites(entry.sites, self._settings, option=f"entries.{entry.name}.sites")
+        return {
+            f"{site.name}:{door.name}": door
+            for site in sites
+            for door in site.doors
+            if (door.name in named_doors if named_doors else door is site.doors[0])
+        }
 
     def start_campaign(
         self,
@@ -462,7 +456,11 @@ def list_next_starts(
     if occasion.spec:
         request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
         pinned = _load_test(request, entry, settings)
-        if not _makes_datasets(pinned.definition, settings):
+        definition = pinned.definition
+        names = set(definition.dataset_names if definition.dataset else ())
+        shipped = set(list_shipped_specs())
+        # A start makes these datasets first, so that there is no plan before.
+        if not names & shipped - set(FolderCatalogue(settings.datasets_dir).names()):
             plan = plan_request(
                 request, settings, bars=None, pinned=pinned, uses=SiteUses(), store=store
             )
@@ -490,14 +488,6 @@ def _load_test(request: CampaignRequest, entry: PatrolEntry, settings: Settings)
         problems = (re.sub(r"^-P ", f"{prefix}.axes.", problem) for problem in error.problems)
         error.problems = tuple(re.sub(r"^-S ", f"{prefix}.set.", problem) for problem in problems)
         raise
-
-
-def _makes_datasets(definition: TestDefinition, settings: Settings) -> bool:
-    """Return whether a start makes a dataset first, so that there is no plan before."""
-    names = set(definition.dataset_names if definition.dataset else ())
-    return bool(
-        names & set(list_shipped_specs()) - set(FolderCatalogue(settings.datasets_dir).names())
-    )
 
 
 def _check_plan(

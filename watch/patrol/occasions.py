@@ -122,14 +122,14 @@ class OccasionFinder:
         self._look_every_s = file.patrol.look_every
         self._watch = file.servers
         self._followers = {name for name, entry in file.entries.items() if entry.follows_servers}
-        self._updates = RepeatedLook(self._run_updates, file.servers.look_every)
+        #: Commands before the present look at servers.
+        self.updates = RepeatedLook(self._run_updates, file.servers.look_every)
         #: Entry -> versions of the servers of its doors.
         self._servers: dict[str, RepeatedLook] = {}
+        #: Repository -> its branches and tags; source -> its releases.
         self._refs: dict[str, RepeatedLook] = {}
+        self._releases: dict[str, RepeatedLook] = {}
         self._source = releases
-        self._releases = (
-            RepeatedLook(lambda: list_releases(releases), releases.look_every) if releases else None
-        )
 
     def head_commit(self, entry: PatrolEntry, now_us: int) -> str:
         """Return the commit of an entry's branch; '' for an entry without a branch.
@@ -165,15 +165,15 @@ class OccasionFinder:
 
     def find_releases(self, spec: str, now_us: int) -> dict[str, Occasion]:
         """Return an occasion for each ROOT release of the source, by its name."""
-        if self._releases is None or self._source is None:
+        source = self._source
+        if source is None:
             return {}
-        versions = self._releases.value(now_us)
-        if versions is None:
-            raise ConfigError(self._releases.problem)
+        look = RepeatedLook(lambda: list_releases(source), source.look_every)
+        versions = _look_up(self._releases, source.source, look, now_us)
         occasions = {}
         for version in versions.values():
-            earlier = select_earlier_releases(version, versions) if self._source.compare else []
-            values = tuple(map(self._source.axis_value, (*earlier, version)))
+            earlier = select_earlier_releases(version, versions) if source.compare else []
+            values = tuple(map(source.axis_value, (*earlier, version)))
             name = name_occasion(RELEASE, version)
             occasions[name] = Occasion(name, now_us, spec, {"root": values})
         return occasions
@@ -194,15 +194,10 @@ class OccasionFinder:
             now_us: present time.
 
         Raises:
-            ConfigError: the servers could not be listed.
+            SourceError: the servers could not be listed.
         """
-        look = self._servers.get(entry.name)
-        if look is None:
-            look = RepeatedLook(lambda: list_server_versions(list_doors()), self._watch.look_every)
-            self._servers[entry.name] = look
-        versions = look.value(now_us)
-        if versions is None:
-            raise ConfigError(look.problem)
+        look = RepeatedLook(lambda: list_server_versions(list_doors()), self._watch.look_every)
+        versions = _look_up(self._servers, entry.name, look, now_us)
         names = (name_occasion(SERVER, f"{label} {version}") for label, version in versions.items())
         return {name: Occasion(name, now_us, spec) for name in names}
 
@@ -213,29 +208,27 @@ class OccasionFinder:
         commands, and again afterwards. A command that fails leaves a remark.
         """
         if self._followers and self._followers <= self._servers.keys():
-            self._updates.value(now_us)
+            self.updates.value(now_us)
 
     def _run_updates(self) -> dict[str, str]:
         if self._watch.update:
             self._servers.clear()
         return run_updates(self._watch)
 
-    @property
-    def update_problem(self) -> str:
-        """Why a command before the present look at servers failed; '' if none did."""
-        return self._updates.problem
-
     def _find_refs(self, entry: PatrolEntry, now_us: int) -> Mapping[str, str]:
-        look = self._refs.get(entry.repository)
-        if look is None:
-            look = RepeatedLook(
-                lambda: list_refs(entry.repository, self._settings), self._look_every_s
-            )
-            self._refs[entry.repository] = look
-        refs = look.value(now_us)
-        if refs is None:
-            raise SourceError(look.problem)
-        return refs
+        look = RepeatedLook(lambda: list_refs(entry.repository, self._settings), self._look_every_s)
+        return _look_up(self._refs, entry.repository, look, now_us)
+
+
+def _look_up(
+    looks: dict[str, RepeatedLook], key: str, look: RepeatedLook, now_us: int
+) -> Mapping[str, str]:
+    """Return the value of the look under a key, which is this one the first time."""
+    look = looks.setdefault(key, look)
+    value = look.value(now_us)
+    if value is None:
+        raise SourceError(look.problem)
+    return value
 
 
 def find_turns(

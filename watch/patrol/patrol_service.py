@@ -7,9 +7,10 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,22 +30,20 @@ from treehammer.errors import (
 from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
 from treehammer.hctests.pinned_tests import EqualCommitsError, pin_test
 from treehammer.sql.core.subjects import split_door_label
-from treehammer.sql.core.watch_rows import AlarmMessage, PatrolEntryRow, PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
 from treehammer.verticals import import_parts
 from treehammer.watch.alarms.alarm_watch import record_events
 from treehammer.watch.alarms.release_checks import record_failed_release
 from treehammer.watch.changes.change_points import update_changes
-from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, follow_all
+from treehammer.watch.patrol.campaign_settlement import CampaignSettlement
 from treehammer.watch.patrol.campaign_starts import (
     CampaignStarter,
     PatrolRequest,
     StartSites,
     find_reruns,
-    list_read_doors,
     record_reruns,
     select_comparison_sites,
     select_entry_sites,
@@ -96,12 +95,6 @@ CHANGES_AFTER_S, CHANGES_EVERY_S = 3600, 86_400
 PURGE_S = 3600
 
 
-def _log_event(event: AlarmMessage) -> None:
-    """Log a new event; the title of a changed state has its reason."""
-    for line in (event.title, *(event.text.splitlines() if event.kind != STATE else ())):
-        _LOG.warning("%s", line)
-
-
 @dataclass
 class _Retry:
     """Delay of an occasion that could not start."""
@@ -109,19 +102,6 @@ class _Retry:
     delay_s: int
     next_us: int
     reason: str
-
-
-@dataclass
-class _EntryState:
-    """Remarks on an entry from the last round."""
-
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, text: str) -> None:
-        """Add a remark, once."""
-        line = join_lines(text)
-        if line and line not in self.notes:
-            self.notes.append(line)
 
 
 class Patrol:
@@ -158,6 +138,8 @@ class Patrol:
         self._probes: Mapping[str, Mapping[str, Occasion]] = {}
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
+        #: Entry -> remarks of the present round, each once.
+        self._notes: defaultdict[str, dict[str, None]] = defaultdict(dict)
         #: Time of the newest check and number of ended searches, as published.
         self._published = (0, 0)
 
@@ -178,7 +160,7 @@ class Patrol:
             for start in self._starts.list_open()
             if start.state == SUBMITTED and start.holder == self._lease.holder
         ]
-        problems = follow_all(self._settlement, held_starts, now_us)
+        problems = self._settlement.follow_all(held_starts, now_us)
         if now_us >= self._next_purge_us:
             self._next_purge_us = now_us + PURGE_S * SECOND_US
             kept_us = self._file.patrol.keep_folders * SECOND_US
@@ -230,25 +212,32 @@ class Patrol:
         if not self._has_written_limits:
             self._write_limits()
         self._watch()
-        states = {entry.name: _EntryState() for entry in self._file.entries.values()}
+        self._notes.clear()
         for name, problem in problems.items():
-            if name in states:
-                states[name].note(problem)
+            self._note(name, problem)
         uses = list_uses(self._store)
         self._reruns = find_reruns(self._store, self._starts, self._read_clock())
         self._probes = self._searches.find_probes(self._read_clock())
         for entry in self._file.entries.values():
             if is_stopping():
                 return
-            state = states[entry.name]
             try:
-                self._visit_entry(entry, state, uses)
+                self._visit_entry(entry, uses)
             except LeaseLostError:
                 raise
             except TreehammerError as error:
-                state.note(str(error))
+                self._note(entry.name, str(error))
         self._finder.update_servers(self._read_clock())
-        self._write_entries(states)
+        now_us = self._read_clock()
+        rows = [
+            describe_entry(entry, line, now_us, "; ".join(self._notes[entry.name]))
+            for line, entry in enumerate(self._file.entries.values())
+        ]
+        patrol_report.write_entries(self._store, self._lease, rows)
+
+    def _note(self, entry: str, text: str) -> None:
+        if line := join_lines(text):
+            self._notes[entry][line] = None
 
     def _watch(self) -> None:
         """Evaluate states and campaigns once a minute, and record events."""
@@ -258,7 +247,9 @@ class Patrol:
         self._next_watch_us = now_us + WATCH_S * SECOND_US
         record_reruns(self._store, self._starts, now_us)
         for event in record_events(self._store, self._rules, now_us):
-            _log_event(event)
+            # The title of a changed state has its reason.
+            for line in (event.title, *(event.text.splitlines() if event.kind != STATE else ())):
+                _LOG.warning("%s", line)
         self._publish()
         if now_us >= self._next_changes_us:
             self._next_changes_us = now_us + CHANGES_EVERY_S * SECOND_US
@@ -293,7 +284,7 @@ class Patrol:
             return
         _LOG.info("%d series searched for changes, %d new", result.series, result.new)
 
-    def _visit_entry(self, entry: PatrolEntry, state: _EntryState, uses: SiteUses) -> None:
+    def _visit_entry(self, entry: PatrolEntry, uses: SiteUses) -> None:
         """Start the due campaigns of an entry at the sites that may be used, and probe the others.
 
         Raises:
@@ -303,19 +294,21 @@ class Patrol:
         entry_sites = select_entry_sites(entry, self._settings)
         commit = self._finder.head_commit(entry, now_us)
         if entry.quiet.end_of_quiet(now_us) != now_us:
-            state.note("quiet hours")
+            self._note(entry.name, "quiet hours")
             return
         restrictions = entry_sites.list_restrictions(uses)
-        if self._rules.probes.uses_test(entry.test_name):
-            self._probe_sites(entry, commit, entry_sites, uses, state)
-            self._probe_doors(entry, commit, entry_sites, uses, state)
         usable = entry_sites.select_usable(uses)
+        if self._rules.probes.uses_test(entry.test_name):
+            self._probe_sites(entry, commit, entry_sites, uses)
+            if usable is not None:
+                for storage in usable.storage:
+                    self._probe_doors(entry, commit, storage, usable.runners[:1], uses)
         message = "; ".join(
             f"without {name}: {site_uses[0].describe()}" for name, site_uses in restrictions.items()
         )
-        state.note(message)
+        self._note(entry.name, message)
         if entry.follows_servers:
-            state.note(self._finder.update_problem)
+            self._note(entry.name, self._finder.updates.problem)
         for occasion in self._find_occasions(entry, commit, now_us):
             sites = usable
             if occasion.name.startswith(TURNS):
@@ -323,7 +316,7 @@ class Patrol:
             elif occasion.site:
                 sites = usable and usable.select_pair(occasion.site, occasion.runner)
             if sites is not None:
-                self._start(entry, occasion, sites, state, message)
+                self._start(entry, occasion, sites, message)
 
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
         """Yield the occasions of an entry that have not started yet."""
@@ -340,7 +333,7 @@ class Patrol:
             occasions |= self._drop_existing(entry, RELEASE, releases)
         if entry.follows_servers:
             servers = self._finder.find_servers(
-                entry, spec, lambda: self._list_doors(entry, spec), now_us
+                entry, spec, lambda: self._starter.list_read_doors(entry, spec), now_us
             )
             occasions |= self._drop_existing(entry, SERVER, servers)
         occasions |= self._reruns.get(entry.name, {})
@@ -350,11 +343,6 @@ class Patrol:
             occasions[slot.name] = Occasion(slot.name, slot.due_us, spec)
         existing = self._starts.find_existing(entry.name, occasions)
         yield from (occasion for name, occasion in occasions.items() if name not in existing)
-
-    def _list_doors(self, entry: PatrolEntry, spec: str) -> dict[str, Door]:
-        """List the doors through which an entry reads, by label."""
-        named_doors = self._starter.list_named_doors(entry, spec)
-        return list_read_doors(entry, named_doors, self._settings)
 
     def _drop_existing(
         self, entry: PatrolEntry, kind: str, occasions: dict[str, Occasion]
@@ -368,12 +356,7 @@ class Patrol:
         return {}
 
     def _probe_sites(
-        self,
-        entry: PatrolEntry,
-        commit: str,
-        entry_sites: StartSites,
-        uses: SiteUses,
-        state: _EntryState,
+        self, entry: PatrolEntry, commit: str, entry_sites: StartSites, uses: SiteUses
     ) -> None:
         """Start the due probe of each site that is critical by the rules, through working doors."""
         restrictions = entry_sites.list_restrictions(uses)
@@ -385,27 +368,24 @@ class Patrol:
                     pair.storage
                 ) and not self._starter.list_named_doors(entry, probe.spec)
                 pair = pair.leave_out_doors(uses, with_critical=has_choice)
-                self._start(entry, probe, pair, state, f"probe of {name}", probe=True)
+                self._start(entry, probe, pair, f"probe of {name}", probe=True)
 
     def _probe_doors(
         self,
         entry: PatrolEntry,
         commit: str,
-        entry_sites: StartSites,
+        storage: str,
+        runners: tuple[str, ...],
         uses: SiteUses,
-        state: _EntryState,
     ) -> None:
-        """Start the due probe of each critical door that is named by the entry or its test."""
-        usable = entry_sites.select_usable(uses)
-        if usable is None:
-            return
-        for use in (use for name in usable.storage for use in uses.restricted_doors(name)):
-            storage, door = split_door_label(use.site)
+        """Start the due probe of each critical door of a storage that the entry or its test names."""
+        for use in uses.restricted_doors(storage):
+            door = split_door_label(use.site)[1]
             probe = self._find_due_probe(entry, commit, use.site, [use])
             if probe is not None and door in self._starter.list_named_doors(entry, probe.spec):
                 probe = replace(probe, axes={DOOR_AXIS: (door,)})
-                pair = StartSites((storage,), usable.runners[:1]).leave_out_doors(uses, use.site)
-                self._start(entry, probe, pair, state, f"probe of {use.site}", probe=True)
+                pair = StartSites((storage,), runners).leave_out_doors(uses, use.site)
+                self._start(entry, probe, pair, f"probe of {use.site}", probe=True)
 
     def _find_due_probe(
         self, entry: PatrolEntry, commit: str, label: str, restrictions: Collection[SubjectUse]
@@ -415,23 +395,19 @@ class Patrol:
         if due_us is None:
             return None
         probe = Occasion(name_occasion(PROBE, f"{label}:{due_us}"), due_us, entry.spec_at(commit))
-        return None if self._was_probed(entry.name, label, probe) else probe
-
-    def _was_probed(self, entry: str, label: str, probe: Occasion) -> bool:
-        """Return whether the probe of a site or door has started, or an earlier one has not ended."""
         begin = name_occasion(PROBE, f"{label}:")
         is_running = any(
-            start.entry == entry and start.occasion.startswith(begin)
+            start.entry == entry.name and start.occasion.startswith(begin)
             for start in self._starts.list_open()
         )
-        return is_running or bool(self._starts.find_existing(entry, [probe.name]))
+        has_started = is_running or self._starts.find_existing(entry.name, [probe.name])
+        return None if has_started else probe
 
     def _start(
         self,
         entry: PatrolEntry,
         occasion: Occasion,
         sites: StartSites,
-        state: _EntryState,
         message: str,
         *,
         probe: bool = False,
@@ -439,10 +415,14 @@ class Patrol:
         now_us = self._read_clock()
         key = entry.name, occasion.name
         if self._is_delayed(*key, now_us):
-            state.note(self._retries[key].reason)
+            self._note(entry.name, self._retries[key].reason)
             return
-        if not probe and self._count_running(entry) >= entry.in_flight:
-            state.note(f"waits: in_flight = {entry.in_flight} reached")
+        running = sum(
+            start.entry == entry.name and not start.occasion.startswith(PROBE)
+            for start in self._starts.list_open()
+        )
+        if not probe and running >= entry.in_flight:
+            self._note(entry.name, f"waits: in_flight = {entry.in_flight} reached")
             return
         try:
             reason = self._starter.start_campaign(
@@ -458,13 +438,16 @@ class Patrol:
                 self._starts.note_existing(entry.name, {occasion.name: join_lines(reason)})
                 reason = ""
             elif occasion.kind == RELEASE:
-                remainder = _drop_release(occasion, error.where)
-                if remainder is not None:
-                    self._start(entry, remainder, sites, state, message)
+                *earlier, release = occasion.axes[RELEASE_AXIS]
+                others = [root for root in earlier if error.where != f"ROOT {root}"]
+                if len(others) < len(earlier):
+                    # An earlier release cannot be set up: measure without it.
+                    remainder = replace(occasion, axes={RELEASE_AXIS: (*others, release)})
+                    self._start(entry, remainder, sites, message)
                     return
                 self._record_failure(entry, occasion, error, now_us)
         if reason:
-            state.note(f"waits: {reason}")
+            self._note(entry.name, f"waits: {reason}")
             self._delay(*key, f"waits: {reason}", now_us)
         else:
             self._retries.pop(key, None)
@@ -478,13 +461,6 @@ class Patrol:
         if before and before.reason.endswith(str(error)) and error.where == f"ROOT {roots[-1]}":
             name = pin_test(occasion.spec, self._settings).definition.test.name
             record_failed_release(self._store, name, roots, error.message, now_us)
-
-    def _count_running(self, entry: PatrolEntry) -> int:
-        """Count the open campaigns of an entry, without probes."""
-        return sum(
-            start.entry == entry.name and not start.occasion.startswith(PROBE)
-            for start in self._starts.list_open()
-        )
 
     def _is_delayed(self, entry: str, occasion: str, now_us: int) -> bool:
         retry = self._retries.get((entry, occasion))
@@ -501,38 +477,14 @@ class Patrol:
         self._retries = {k: v for k, v in self._retries.items() if v.next_us > day_ago_us}
         self._retries[entry, occasion] = _Retry(delay_s, now_us + delay_s * SECOND_US, reason)
 
-    # State for people
-
     def _write_limits(self) -> None:
-        names = {name for entry in self._file.entries.values() for name in self._known_sites(entry)}
-        limits = {
-            name: self._file.budget.limits_of(name) for name in names | {*self._file.budget.sites}
-        }
+        names = {*self._file.budget.sites}
+        for entry in self._file.entries.values():
+            with suppress(TreehammerError):  # the entry's remark says why
+                names |= {*select_entry_sites(entry, self._settings).names}
+        limits = {name: self._file.budget.limits_of(name) for name in names}
         patrol_report.write_limits(self._store, self._lease, limits)
         self._has_written_limits = True
-
-    def _known_sites(self, entry: PatrolEntry) -> tuple[str, ...]:
-        try:
-            return select_entry_sites(entry, self._settings).names
-        except TreehammerError:
-            return ()  # the entry's remark says why
-
-    def _write_entries(self, states: dict[str, _EntryState]) -> None:
-        now_us = self._read_clock()
-        rows = [
-            describe_entry(entry, line, now_us, "; ".join(states[entry.name].notes))
-            for line, entry in enumerate(self._file.entries.values())
-        ]
-        patrol_report.write_entries(self._store, self._lease, rows)
-
-
-def _drop_release(occasion: Occasion, broken: str) -> Occasion | None:
-    """Leave out an earlier release that cannot be set up; None where it is the new one, or none."""
-    *earlier, release = occasion.axes[RELEASE_AXIS]
-    remaining = [root for root in earlier if broken != f"ROOT {root}"]
-    if len(remaining) == len(earlier):
-        return None
-    return replace(occasion, axes={RELEASE_AXIS: (*remaining, release)})
 
 
 def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:

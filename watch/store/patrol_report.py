@@ -109,11 +109,14 @@ def load_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolRepor
             )
             .limit(MAX_STARTS)
         )
+        use = load_use(connection, utc_day(now_us))
+        by_site = sa.select(patrol_site).order_by(patrol_site.c.site)
+        sites = load_rows(connection, PatrolSiteRow, by_site)
         return PatrolReport(
             now_us,
             load_lease(connection),
             tuple(_report_entry(connection, entry) for entry in entries),
-            tuple(_report_sites(connection, utc_day(now_us))),
+            tuple(SiteReport(row, use.get(row.site, SiteCharge())) for row in sites),
             tuple(load_rows(connection, PatrolStartRow, starts)),
         )
 
@@ -127,13 +130,6 @@ def _report_entry(connection: Connection, entry: PatrolEntryRow) -> EntryReport:
     running = entry_starts.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
     ids = tuple(row.campaign_id for row in load_rows(connection, PatrolStartRow, running))
     return EntryReport(entry, last[0] if last else None, ids, ended[0] if ended else None)
-
-
-def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:
-    query = sa.select(patrol_site).order_by(patrol_site.c.site)
-    use = load_use(connection, day)
-    for row in load_rows(connection, PatrolSiteRow, query):
-        yield SiteReport(row, use.get(row.site, SiteCharge()))
 
 
 def write_entries(store: Store, lease: PatrolLease, entries: Iterable[PatrolEntryRow]) -> None:

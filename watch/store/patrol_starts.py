@@ -172,18 +172,15 @@ def find_exhausted_sites(
     """Return the sites whose limits the further charges, all of one day, would exceed."""
     if not charges:
         return ()
-    use = load_use(connection, charges[0].day)
-    return tuple(
-        row.site
-        for row in charges
-        if _exceeds(use.get(row.site, SiteCharge()), row, limits.get(row.site, SiteLimits()))
-    )
-
-
-def _exceeds(use: SiteCharge, charge: PatrolChargeRow, limits: SiteLimits) -> bool:
-    over_cpu = limits.cpu_s is not None and use.cpu_s + charge.reserved_cpu_s > limits.cpu_s
-    over_bytes = limits.bytes is not None and use.bytes + charge.reserved_bytes > limits.bytes
-    return over_cpu or over_bytes
+    use_by_site = load_use(connection, charges[0].day)
+    exhausted = []
+    for row in charges:
+        use, limit = use_by_site.get(row.site, SiteCharge()), limits.get(row.site, SiteLimits())
+        over_cpu = limit.cpu_s is not None and use.cpu_s + row.reserved_cpu_s > limit.cpu_s
+        over_bytes = limit.bytes is not None and use.bytes + row.reserved_bytes > limit.bytes
+        if over_cpu or over_bytes:
+            exhausted.append(row.site)
+    return tuple(exhausted)
 
 
 @dataclass(frozen=True)
@@ -238,18 +235,8 @@ class PatrolStarts:
             start: the other one.
             kind: beginning of its occasion.
         """
-        query = (
-            sa.select(_start)
-            .where(
-                _start.c.entry == start.entry,
-                _start.c.occasion.startswith(kind, autoescape=True),
-                _start.c.state == FINISHED,
-                _start.c.claimed_us < start.claimed_us,
-            )
-            .order_by(_start.c.claimed_us.desc(), _start.c.occasion)
-            .limit(1)
-        )
-        return next(iter(self._store.load_rows(PatrolStartRow, query)), None)
+        earlier = (_start.c.state == FINISHED, _start.c.claimed_us < start.claimed_us)
+        return self._find_latest(start.entry, kind, *earlier)
 
     def find_latest_occasion(self, entry: str, kind: str, *, without: str) -> str:
         """Find the last occasion of a kind that an entry started or noted; '' for none.
@@ -259,19 +246,17 @@ class PatrolStarts:
             kind: beginning of the occasion.
             without: an occasion to pass over.
         """
-        query = (
-            sa.select(_start.c.occasion)
-            .where(
-                _start.c.entry == entry,
-                _start.c.occasion.startswith(kind, autoescape=True),
-                _start.c.occasion != without,
-                _start.c.state != FAILED,
-            )
-            .order_by(_start.c.claimed_us.desc(), _start.c.occasion)
-            .limit(1)
-        )
-        with self._store.connection() as connection:
-            return str(connection.execute(query).scalar() or "")
+        others = (_start.c.occasion != without, _start.c.state != FAILED)
+        latest = self._find_latest(entry, kind, *others)
+        return latest.occasion if latest else ""
+
+    def _find_latest(
+        self, entry: str, kind: str, *conditions: sa.ColumnElement[bool]
+    ) -> PatrolStartRow | None:
+        of_kind = _start.c.occasion.startswith(kind, autoescape=True)
+        query = sa.select(_start).where(_start.c.entry == entry, of_kind, *conditions)
+        newest = query.order_by(_start.c.claimed_us.desc(), _start.c.occasion).limit(1)
+        return next(iter(self._store.load_rows(PatrolStartRow, newest)), None)
 
     def find_existing(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
@@ -308,7 +293,12 @@ class PatrolStarts:
             now_us = self._lease.require(connection)
             if _load_start(connection, start.entry, start.occasion):
                 return ClaimResult(None, "this occasion has started already")
-            if _count_open(connection, start.entry) >= in_flight:
+            running = sa.select(sa.func.count()).where(
+                _start.c.entry == start.entry,
+                _start.c.state.in_(OPEN_STATES),
+                _start.c.occasion.not_like(f"{PROBE}%"),
+            )
+            if int(connection.execute(running).scalar_one()) >= in_flight:
                 return ClaimResult(None, f"in_flight = {in_flight} reached")
             day = utc_day(now_us)
             rows = [
@@ -433,12 +423,3 @@ def _load_start(connection: Connection, entry: str, occasion: str) -> PatrolStar
     query = sa.select(_start).where(_start.c.entry == entry, _start.c.occasion == occasion)
     rows: Sequence[PatrolStartRow] = load_rows(connection, PatrolStartRow, query)
     return rows[0] if rows else None
-
-
-def _count_open(connection: Connection, entry: str) -> int:
-    query = sa.select(sa.func.count()).where(
-        _start.c.entry == entry,
-        _start.c.state.in_(OPEN_STATES),
-        _start.c.occasion.not_like(f"{PROBE}%"),
-    )
-    return int(connection.execute(query).scalar_one())

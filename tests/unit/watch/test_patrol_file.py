@@ -396,7 +396,8 @@ def test_failing_payloads_are_named_as_failures_of_the_campaign(
         store, tmp_path, settle=lambda *_, state, message: results.append(f"{state}, {message}")
     )
     start = make_start("time:1", "campaign", PatrolRequest("ttree-read", sites=("J",)))
-    assert settlement.follow(replace(start, state="submitted", finished_us=None), 20)
+    open_start = replace(start, state="submitted", finished_us=None)
+    assert settlement.follow_all([open_start], 20) == {}
     assert results == ["finished, failed: 2 × payload, 1 missing (of 4 measurements)"]
     assert "failed: 2 × payload" in caplog.text
 
@@ -422,8 +423,7 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
     settlement = make_settlement(
         store, tmp_path, find_earlier_start=lambda start, _: first if start is second else None
     )
-    assert settlement.follow(first, 30)
-    assert settlement.follow(second, 30)
+    assert settlement.follow_all([first, second], 30) == {}
     (summary,) = list_latest_comparisons(store, 9, axis="commit")
     assert (summary.first_verdict.a, summary.first_verdict.b) == tuple(commits.values())
     assert summary.first_verdict.verdict == "slower"
@@ -451,7 +451,7 @@ def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_p
     store.add(map(Measurement, rows))
     axes = {"commit": tuple(commits.values())}
     start = make_start(f"turns:{'b' * 40}", campaign, PatrolRequest("read", axes, sites=("T2_A",)))
-    assert make_settlement(store, tmp_path).follow(start, 30)
+    assert make_settlement(store, tmp_path).follow_all([start], 30) == {}
     (summary,) = list_latest_comparisons(store, 9, axis="commit")
     assert (summary.first_verdict.a, summary.first_verdict.b) == axes["commit"]
     assert summary.first_verdict.verdict == "slower"

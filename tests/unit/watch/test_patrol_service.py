@@ -117,16 +117,16 @@ class SimulatedGrid:
         if not self.batch_answers:
             raise BatchError("the pool does not answer")
 
-    def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> bool:
+    def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> None:
         if self.is_running:
-            return False
+            return
         request = parse_json(campaign_starts.PatrolRequest, start.request)
         runners = request.from_sites or request.sites
         used = {
             site: SiteCharge(self.cpu_s / 2 * (site in runners), 1000)
             for site in {*runners, *request.sites}
         }
-        return settlement._starts.settle(start, used)
+        settlement._starts.settle(start, used)
 
     def set_use(self, site: str, usability: Usability, kind: str = "site") -> None:
         """Set the use of a site as its state would; the rules have tests of their own."""
