@@ -21,6 +21,7 @@ from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import join_names
 from treehammer.watch.changes import WINDOW_DAYS
 from treehammer.watch.changes.change_search import Change, find_changes
 from treehammer.watch.changes.daily_series import (
@@ -76,7 +77,10 @@ def update_changes(
     """
     today = now.astimezone(UTC).date()
     first_day = today - timedelta(days=WINDOW_DAYS - 1)
-    read_from = first_day if rebuild else _find_first_to_read(store, first_day)
+    read_from = first_day
+    if not rebuild and (number := alarms.find_last_watched_day(store)):
+        last_day = number_to_day(number) or first_day
+        read_from = max(first_day, last_day - timedelta(days=LATE_DAYS))
     _average_days(store, read_from, today, control, keep_controls=not rebuild)
     window = day_to_number(first_day), day_to_number(today)
     families = build_families(
@@ -87,27 +91,17 @@ def update_changes(
     rows = list(_find_rows(families, earlier, int(now.timestamp() * 1e6)))
     alarms.replace_change_points(store, rows, window[0])
     new = {row.id for row in rows} - {row.id for row in earlier}
+    nameless: defaultdict[NodeIdentity, set[str]] = defaultdict(set)
+    for member in chain.from_iterable(families.values()):
+        if member.nodes_by not in (None, NodeIdentity.HOST):
+            nameless[member.nodes_by].add(member.place.site)
     return UpdateResult(
         (today - read_from).days + 1,
         sum(map(len, families.values())),
         len(new),
         len(rows),
-        _list_nameless_sites(chain.from_iterable(families.values())),
+        nameless,
     )
-
-
-def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity, Collection[str]]:
-    sites: dict[NodeIdentity, set[str]] = {}
-    for member in series:
-        if member.nodes_by not in (None, NodeIdentity.HOST):
-            sites.setdefault(member.nodes_by, set()).add(member.place.site)
-    return sites
-
-
-def _find_first_to_read(store: ResultsReader, first_day: date) -> date:
-    number = alarms.find_last_watched_day(store)
-    last_day = number_to_day(number) if number else None
-    return max(first_day, last_day - timedelta(days=LATE_DAYS)) if last_day else first_day
 
 
 def _average_days(
@@ -140,8 +134,7 @@ def _find_rows(
             earlier = next((candidate for candidate in unclaimed if _is_same(candidate, row)), None)
             if earlier:
                 unclaimed.remove(earlier)
-                same_state = earlier.state == row.state
-                found_us = earlier.found_us if same_state else now_us
+                found_us = earlier.found_us if earlier.state == row.state else now_us
                 row = replace(row, id=earlier.id, found_us=found_us)
             yield row
 
@@ -151,11 +144,11 @@ def _is_same(change: ChangePointRow, other: ChangePointRow) -> bool:
 
     The days of a drift are those of the search.
     """
-    if change.until_day or other.until_day:
-        return bool(change.until_day and other.until_day) and _SAME(change) == _SAME(other)
+    if bool(change.until_day) != bool(other.until_day) or _SAME(change) != _SAME(other):
+        return False
     day, other_day = number_to_day(change.day), number_to_day(other.day)
     is_near = day and other_day and abs((day - other_day).days) <= DAY_TOLERANCE
-    return bool(is_near) and _SAME(change) == _SAME(other)
+    return bool(change.until_day or is_near)
 
 
 def _build_row(
@@ -191,15 +184,15 @@ def _build_row(
 
 def _list_changed_series(change: Change, series: Mapping[str, DailySeries]) -> list[ChangedSeries]:
     """List the changed series with their own sizes, the largest first."""
-    steps = {step.identity: step for step in change.steps}
     changed = [
         ChangedSeries(
             **vars(series[identity].place),
             nodes_by=series[identity].nodes_by,
-            effect=steps[identity].size if identity in steps else None,
-            error=steps[identity].error if identity in steps else None,
+            effect=step.mean if step else None,
+            error=step.se if step else None,
         )
         for identity in change.group.members
+        for step in [change.steps.get(identity)]
     ]
     return sorted(changed, key=lambda row: -abs(row.effect or 0))
 
@@ -243,7 +236,8 @@ def describe_quantity(change: ChangePointRow) -> str:
 def describe_change(change: ChangePointRow) -> str:
     """Describe a change in one sentence."""
     state = ", provisional" if change.state == ChangeState.PROVISIONAL else ""
-    where = _describe_places(change) if change.attribution == Attribution.UNKNOWN else ""
+    is_unknown = change.attribution == Attribution.UNKNOWN
+    where = f", at {join_names(_list_sites(change))}" if is_unknown else ""
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
     return (
         f"{title_subject(change)}{where}: {describe_quantity(change)} of {change.test_name} "
@@ -269,11 +263,6 @@ def format_change(change: ChangePointRow) -> str:
     return f"{format_effect(change.effect)} ({format_interval(change)})"
 
 
-def _describe_places(change: ChangePointRow) -> str:
-    sites = _list_sites(change)
-    return f", at {', '.join(sites[:3])}{f' and {len(sites) - 3} more' if len(sites) > 3 else ''}"
-
-
 def _list_sites(change: ChangePointRow) -> list[str]:
     return sorted({series.site for series in change.evidence.series if series.site})
 
@@ -296,22 +285,16 @@ def select_changes(
 
     A change everywhere is one of each site. Levels concern the control release alone.
     """
-    return [
-        change
-        for change in changes
-        if (not site or _concerns_site(change, site))
-        and (not release or _concerns_release(change, release))
-    ]
-
-
-def _concerns_site(change: ChangePointRow, site: str) -> bool:
-    return any(site in (series.site, series.storage_site) for series in change.evidence.series)
-
-
-def _concerns_release(change: ChangePointRow, release: str) -> bool:
-    if change.kind == SeriesKind.LEVEL:
-        return change.control == release
-    return any(series.release == release for series in change.evidence.series)
+    selection = []
+    for change in changes:
+        series = change.evidence.series
+        releases = {member.release for member in series}
+        if change.kind == SeriesKind.LEVEL:
+            releases = {change.control}
+        is_of_site = any(site in (member.site, member.storage_site) for member in series)
+        if (not site or is_of_site) and (not release or release in releases):
+            selection.append(change)
+    return selection
 
 
 def make_change_record(change: ChangePointRow) -> dict[str, Any]:
@@ -347,24 +330,6 @@ def average_steps(
     store: ResultsReader, change: ChangePointRow, first: int, last: int
 ) -> dict[int, float]:
     """Average the changed series by day, each relative to its own mean before a step, or start of a drift."""
-    steps: dict[int, list[float]] = defaultdict(list)
-    for series_days in _load_changed_days(store, change, first, last).values():
-        before = [value for day, value in series_days.items() if day < change.day]
-        if change.until_day:
-            base = fmean(series_days.values()) - change.effect / 2
-        elif before:
-            base = fmean(before)
-        else:
-            continue
-        for day, value in series_days.items():
-            steps[day].append(value - base)
-    return {day: fmean(steps[day]) for day in sorted(steps)}
-
-
-def _load_changed_days(
-    store: ResultsReader, change: ChangePointRow, first: int, last: int
-) -> Mapping[str, Mapping[int, float]]:
-    """Load the values of the changed series by day."""
     selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
     places = {_locate(series, series.variant) for series in change.evidence.series}
     changed_ids = {
@@ -377,7 +342,18 @@ def _load_changed_days(
     for row in alarms.load_watched_days(store, first, last, **selection):
         if row.series_id in changed_ids:
             values[row.series_id][row.day] = row.value
-    return values
+    steps: dict[int, list[float]] = defaultdict(list)
+    for series_days in values.values():
+        before = [value for day, value in series_days.items() if day < change.day]
+        if change.until_day:
+            base = fmean(series_days.values()) - change.effect / 2
+        elif before:
+            base = fmean(before)
+        else:
+            continue
+        for day, value in series_days.items():
+            steps[day].append(value - base)
+    return {day: fmean(steps[day]) for day in sorted(steps)}
 
 
 def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from treehammer.analysis.statistics.estimates import Estimate
 from treehammer.analysis.statistics.verdict import ALPHA
 from treehammer.watch.changes.daily_series import (
     CONFIRM_DAYS,
@@ -57,13 +58,8 @@ class SeriesGroup:
     members: frozenset[str]
 
 
-@dataclass(frozen=True)
-class MemberStep:
-    """Step or drift of one series with a change, with its standard error, in ln."""
-
-    identity: str
-    size: float
-    error: float
+#: Identity of a series -> its step or drift in ln.
+MemberSteps = Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Explanation:
 
     group: SeriesGroup
     equivalent: Mapping[Attribution, str]
-    steps: Sequence[MemberStep]
+    steps: MemberSteps
 
 
 #: Attribution of indistinguishable groups: the likelier one.
@@ -126,12 +122,12 @@ def explain_change(
     Returns:
         None where no series has enough days.
     """
-    steps = [
-        MemberStep(member.identity, estimate.mean, estimate.se)
-        for member in series
-        if (estimate := change.measure(member))
-    ]
-    by_members = _group_by_members(groups, steps)
+    steps = {member.identity: estimate for member in series if (estimate := change.measure(member))}
+    # The data cannot distinguish groups with the same measured members.
+    by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    for group in groups:
+        if measured := group.members.intersection(steps):
+            by_members[measured].append(group)
     if not by_members:
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
@@ -143,18 +139,6 @@ def explain_change(
     best_groups = by_members[best]
     equivalent = {group.attribution: group.subject for group in reversed(best_groups)}
     return Explanation(_choose_group(best_groups, equivalent) or unknown, equivalent, steps)
-
-
-def _group_by_members(
-    groups: Iterable[SeriesGroup], steps: Iterable[MemberStep]
-) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
-    """Collect groups with the same measured members, which the data cannot distinguish."""
-    groups_by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
-    measured = frozenset(step.identity for step in steps)
-    for group in groups:
-        if members := group.members & measured:
-            groups_by_members[members].append(group)
-    return groups_by_members
 
 
 def _choose_group(
@@ -171,11 +155,11 @@ def _choose_group(
     return SeriesGroup(Attribution.UNKNOWN, "", members)
 
 
-def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:
+def _misfit(steps: MemberSteps, members: frozenset[str]) -> float:
     """Sum of squares that remains if just these members made the same step."""
-    sizes = np.array([step.size for step in steps])
-    inside = np.array([step.identity in members for step in steps])
-    variances = np.array([step.error for step in steps]) ** 2 + SIZE_SPREAD**2
+    sizes = np.array([step.mean for step in steps.values()])
+    inside = np.array([identity in members for identity in steps])
+    variances = np.array([step.se for step in steps.values()]) ** 2 + SIZE_SPREAD**2
     size = _average(sizes[inside], variances[inside])
     widened = variances + inside * (RELATIVE_SPREAD * size) ** 2
     fitted = np.where(inside, _average(sizes[inside], widened[inside]), 0.0)
@@ -183,11 +167,15 @@ def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:
     return float(np.sum((sizes - fitted) ** 2 / widened + np.log(widened / variances)))
 
 
-def _select_changed(steps: Sequence[MemberStep], affected: frozenset[str]) -> frozenset[str]:
+def _select_changed(steps: MemberSteps, affected: frozenset[str]) -> frozenset[str]:
     """Select the series of a pool that made its step themselves; all where none is sure."""
-    decided = [s for s in steps if s.identity in affected and 2 * s.error < abs(s.size)]
-    largest = max((step.size for step in decided), key=abs, default=0.0)
-    changed = {step.identity for step in decided if step.size / largest > 1 / 3}
+    decided = {
+        identity: step.mean
+        for identity, step in steps.items()
+        if identity in affected and 2 * step.se < abs(step.mean)
+    }
+    largest = max(decided.values(), key=abs, default=0.0)
+    changed = {identity for identity, size in decided.items() if size / largest > 1 / 3}
     return frozenset(changed) or affected
 
 
@@ -195,13 +183,13 @@ def _average(sizes: np.ndarray, variances: np.ndarray) -> float:
     return float(np.sum(sizes / variances) / np.sum(1 / variances))
 
 
-def _take_part(steps: Sequence[MemberStep], members: frozenset[str]) -> bool:
+def _take_part(steps: MemberSteps, members: frozenset[str]) -> bool:
     """Return whether most members with a decided step made it in the same direction."""
-    inside = [step for step in steps if step.identity in members]
-    variances = np.array([step.error**2 + SIZE_SPREAD**2 for step in inside])
-    size = _average(np.array([step.size for step in inside]), variances)
-    decided = [step for step in inside if 2 * step.error < abs(size)]
-    sharing = [step for step in decided if step.size / size > 1 / 3]
+    inside = [step for identity, step in steps.items() if identity in members]
+    variances = np.array([step.se**2 + SIZE_SPREAD**2 for step in inside])
+    size = _average(np.array([step.mean for step in inside]), variances)
+    decided = [step for step in inside if 2 * step.se < abs(size)]
+    sharing = [step for step in decided if step.mean / size > 1 / 3]
     return len(sharing) >= MIN_TAKING_PART * len(decided)
 
 
@@ -336,7 +324,7 @@ class Change:
     days_after: int
     seconded: bool
     causes: Sequence[ContextCause] = ()
-    steps: Sequence[MemberStep] = field(default=(), repr=False)
+    steps: MemberSteps = field(default_factory=dict, repr=False)
 
     @property
     def state(self) -> ChangeState:
@@ -370,14 +358,6 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
 _RETURN_SIZES = (0.5, 2.0)
 #: Share of a change's series that another change must have to be the other end of one incident.
 _MIN_SHARED = 0.5
-
-
-def _are_opposite(change: Change, other: Change) -> bool:
-    """Return whether one step takes back the other."""
-    if change.until or other.until:
-        return False
-    smallest, largest = _RETURN_SIZES
-    return smallest <= -change.size / other.size <= largest
 
 
 def _is_same_change(change: Change, other: Change) -> bool:
@@ -414,22 +394,21 @@ class _ChangeSearch:
 
     def _bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
         members, shared, bounds = change.group.members, set[str](), [CONFIRM_DAYS]
+        smallest, largest = _RETURN_SIZES
         for other in changes:
             common = members & other.group.members
-            days = self._count_days(common, change.day, other.day)
-            if common and 0 < days < CONFIRM_DAYS and _are_opposite(change, other):
+            first, end = sorted((change.day, other.day))
+            measured = {int(day) for identity in common for day in self._original[identity].days}
+            days = sum(first <= day < end for day in measured)
+            is_return = smallest <= -change.size / other.size <= largest
+            is_step = not (change.until or other.until)
+            if 0 < days < CONFIRM_DAYS and is_step and is_return:
                 shared |= common
                 bounds.append(days)
         if len(shared) < _MIN_SHARED * len(members):
             return change
         before, after = (min(days, *bounds) for days in (change.days_before, change.days_after))
         return replace(change, days_before=before, days_after=after)
-
-    def _count_days(self, members: frozenset[str], day: int, other_day: int) -> int:
-        """Count the measured days between two days."""
-        first, end = sorted((day, other_day))
-        days = {int(day) for identity in members for day in self._original[identity].days}
-        return sum(first <= day < end for day in days)
 
     def take_clearest(self) -> Change | None:
         """Explain the clearest step or drift, and take it out of its series; None without any."""
@@ -487,7 +466,7 @@ class _ChangeSearch:
         return min(candidates, key=lambda candidate: candidate.estimate.p, default=None)
 
     def _take_out(self, change: Change) -> None:
-        sizes = {step.identity: step.size for step in change.steps}
+        sizes = {identity: step.mean for identity, step in change.steps.items()}
         if any(_is_same_change(change, earlier) for earlier in self._taken):
             # The members' own steps, over a month, differ from the one between few days.
             sizes = {}

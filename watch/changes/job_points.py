@@ -150,14 +150,8 @@ def _find_local_medians(
     order = np.argsort(columns, kind="stable")
     ordered, starts = values[order], np.searchsorted(columns[order], np.arange(len(measured) + 1))
     return np.array(
-        [_find_median(ordered[starts[a] : starts[b]]) for a, b in zip(first, last, strict=True)]
+        [np.median(ordered[starts[a] : starts[b]]) for a, b in zip(first, last, strict=True)]
     )
-
-
-def _find_median(values: Values) -> float:
-    """Return the median; ``numpy.median`` takes ten times as long for a hundred values."""
-    ordered = np.sort(values)
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _find_medians(items: Numbers, values: Values) -> Values:
@@ -422,7 +416,10 @@ def build_families(
 
     Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
-    by_id = _group_days(days)
+    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
+    for row in days:
+        if (day := number_to_day(row.day)) is not None:
+            by_id[row.series_id][day.toordinal()] = row
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for watched in series:
@@ -435,37 +432,23 @@ def build_families(
             watched.site, watched.storage_site, watched.door, watched.release, watched.variant_label
         )
         rows = by_id[watched.id]
-        contexts = {day: _parse_context(row) for day, row in rows.items()}
+        contexts: dict[int, Context] = {
+            ordinal: json.loads(row.context or "{}") for ordinal, row in rows.items()
+        }
         if family.kind is SeriesKind.RATIO:
-            values = {day: row.value for day, row in rows.items()}
+            values = {ordinal: row.value for ordinal, row in rows.items()}
             families[family].append(DailySeries.from_days(watched.id, place, values, contexts))
         else:
             door = SeriesPlace(watched.site, watched.storage_site, watched.door)
             levels[family, door] += [
-                LevelDay(watched.work, watched.host, day, row.value, contexts[day])
-                for day, row in rows.items()
+                LevelDay(watched.work, watched.host, ordinal, row.value, contexts[ordinal])
+                for ordinal, row in rows.items()
             ]
     for (family, door), items in levels.items():
-        families[family].append(_pool_levels(door, items))
+        fitted, nodes_by = fit_levels(items)
+        identity = f"{door.site}\n{door.storage_site}\n{door.door}"
+        series_of_door = DailySeries.from_days(
+            identity, door, fitted, {item.day: item.context for item in items}
+        )
+        families[family].append(replace(series_of_door, nodes_by=nodes_by))
     return dict(families)
-
-
-def _group_days(days: Iterable[WatchedDayRow]) -> Mapping[str, Mapping[int, WatchedDayRow]]:
-    """Group days by series and day ordinal."""
-    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
-    for row in days:
-        if (day := number_to_day(row.day)) is not None:
-            by_id[row.series_id][day.toordinal()] = row
-    return by_id
-
-
-def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:
-    values, nodes_by = fit_levels(items)
-    identity = f"{door.site}\n{door.storage_site}\n{door.door}"
-    contexts = {item.day: item.context for item in items}
-    return replace(DailySeries.from_days(identity, door, values, contexts), nodes_by=nodes_by)
-
-
-def _parse_context(row: WatchedDayRow) -> Context:
-    context: Context = json.loads(row.context) if row.context else {}
-    return context

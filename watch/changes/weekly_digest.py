@@ -25,7 +25,6 @@ from treehammer.sql.read.campaign_queries import load_distinct_names
 from treehammer.sql.read.cost_queries import UsedCost, load_site_costs
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import (
-    CampaignState,
     list_campaigns_since,
     load_campaign_states,
 )
@@ -198,14 +197,10 @@ def _build_change_sections(
     sections: dict[str, list[ChangePointRow]] = {title: [] for title in _EMPTY_SECTIONS}
     for change in changes:
         if period.covers(change.found_us):
-            sections[_choose_section(change)].append(change)
+            title = SLOWER_SECTION if is_regression(change) else FASTER_SECTION
+            is_provisional = change.state == ChangeState.PROVISIONAL
+            sections[PROVISIONAL_SECTION if is_provisional else title].append(change)
     return [_build_section(title, rows) for title, rows in sections.items()]
-
-
-def _choose_section(change: ChangePointRow) -> str:
-    if change.state == ChangeState.PROVISIONAL:
-        return PROVISIONAL_SECTION
-    return SLOWER_SECTION if is_regression(change) else FASTER_SECTION
 
 
 #: Kind and name of a subject -> its state.
@@ -322,22 +317,18 @@ def _build_campaign_section(store: ResultsReader, period: Period) -> DigestSecti
     ]
     states = load_campaign_states(store, ids)
     states.sort(key=lambda state: -state.outcomes.get(Outcome.FAILED, 0))
-    lines = [
-        DigestLine(_describe_campaign(state), f"/campaigns/{quote(state.campaign.id, safe='')}")
-        for state in states
-    ]
+    lines = []
+    for state in states:
+        row = state.campaign
+        running = sum(state.jobs.get(name, 0) for name in OPEN_JOB_STATES)
+        parts = [
+            f"{state.recorded:,} of {row.planned_measurements:,} measured",
+            *describe_outcomes(state.outcomes),
+            *([f"{pluralize(running, 'job')} unfinished"] if running and not state.is_over else []),
+        ]
+        text = f"{row.name or row.id} ({row.test_name}): {', '.join(parts)}"
+        lines.append(DigestLine(text, f"/campaigns/{quote(row.id, safe='')}"))
     return DigestSection.cut("Campaigns", lines, "No campaign was submitted.")
-
-
-def _describe_campaign(state: CampaignState) -> str:
-    row = state.campaign
-    running = sum(state.jobs.get(name, 0) for name in OPEN_JOB_STATES)
-    parts = [
-        f"{state.recorded:,} of {row.planned_measurements:,} measured",
-        *describe_outcomes(state.outcomes),
-        *([f"{pluralize(running, 'job')} unfinished"] if running and not state.is_over else []),
-    ]
-    return f"{row.name or row.id} ({row.test_name}): {', '.join(parts)}"
 
 
 def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost, DigestSection]:
@@ -380,17 +371,13 @@ def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSecti
         key = (change.kind, change.test_name, change.control, *origin, day)
         is_known = change.subject or change.attribution == Attribution.CENTRAL
         groups.setdefault(key if is_known else (change.id,), []).append(change)
-    lines = [
-        DigestLine(_describe_group(group), f"/changes/{quote(group[0].id, safe='')}")
-        for group in groups.values()
-    ]
+    lines = []
+    for first, *others in groups.values():
+        group = [first, *others]
+        sizes = ", ".join(f"{describe_quantity(row)} {format_change(row)}" for row in group)
+        causes = dict.fromkeys(row.cause for row in group if row.cause)
+        cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
+        since = f"{title_subject(first)} {describe_time(first)}"
+        text = f"{since}, test {first.test_name}: {sizes}{cause}"
+        lines.append(DigestLine(text, f"/changes/{quote(first.id, safe='')}"))
     return DigestSection.cut(title, lines, _EMPTY_SECTIONS[title])
-
-
-def _describe_group(group: Sequence[ChangePointRow]) -> str:
-    first = group[0]
-    sizes = ", ".join(f"{describe_quantity(change)} {format_change(change)}" for change in group)
-    causes = dict.fromkeys(change.cause for change in group if change.cause)
-    cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
-    since = f"{title_subject(first)} {describe_time(first)}"
-    return f"{since}, test {first.test_name}: {sizes}{cause}"

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +77,8 @@ _ENTRY_KEYS = frozenset((*START_KEYS, *END_KEYS, "severity", "sitename", "hosted
 #: Keys around the downtimes that name no site, and those that hold none.
 _CONTAINER_KEY = re.compile(r"results|root|data|(past|current|future)?downtimes?")
 _METADATA_KEYS = frozenset(("meta", "metadata", "link", "links"))
+#: Keys of the objects around an entry, and its values.
+_Entry = tuple[tuple[str, ...], Any]
 
 
 @dataclass(frozen=True)
@@ -217,9 +218,13 @@ def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> Do
     skipped: list[str] = []
     unknown: list[str] = []
     try:
-        for name, read in _choose_parser(content)(content, options.source):
+        # XML begins so in any encoding.
+        beginning = content[:200].translate(None, b"\0\xef\xbb\xbf\xff\xfe").lstrip()
+        parse = _parse_xml if beginning.startswith(b"<") else _parse_json
+        for number, (groups, values) in enumerate(parse(content, options.source), 1):
+            name = f"entry {number}"
             try:
-                entry_rows = _build_rows(read(), options, now_us)
+                entry_rows = _build_rows(read_entry(groups, values), options, now_us)
             except UnknownDowntimeSiteError as error:
                 unknown.append(f"{name}: {error}")
             except DowntimeSkippedError as error:
@@ -234,13 +239,7 @@ def parse_downtimes(content: bytes, options: DowntimeOptions, now_us: int) -> Do
     return DowntimeDocument(tuple(rows.values()), tuple(skipped), tuple(unknown))
 
 
-def _choose_parser(content: bytes) -> Any:
-    """Return the parser for a content by its first characters, in any encoding."""
-    beginning = content[:200].translate(None, b"\0\xef\xbb\xbf\xff\xfe").lstrip()
-    return _parse_xml if beginning.startswith(b"<") else _parse_json
-
-
-def _parse_json(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
+def _parse_json(content: bytes, source: str) -> Iterator[_Entry]:
     try:
         document = load_json(content)
     except RepeatedKeyError as error:
@@ -249,15 +248,10 @@ def _parse_json(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
         raise ConfigError("is neither JSON nor XML", where=source, hint=f"JSON: {error}") from error
     if not isinstance(document, dict | list):
         raise ConfigError("holds neither a list nor an object", where=source)
-    return _number_entries(_list_entries(document, ()))
+    return _list_entries(document, ())
 
 
-def _number_entries(entries: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    for number, (groups, values) in enumerate(entries, 1):
-        yield f"entry {number}", partial(read_entry, groups, values)
-
-
-def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
+def _parse_xml(content: bytes, source: str) -> Iterator[_Entry]:
     try:
         element = parse_xml(content)
     except XmlError as error:
@@ -278,7 +272,7 @@ def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
             where=source,
             hint="Expected the answer of GOCDB's get_downtime, or of OSG's rgdowntime/xml.",
         )
-    return _number_entries(entries)
+    return iter(entries)
 
 
 def _read_element(element: Element) -> Any:
@@ -298,7 +292,7 @@ def _read_element(element: Element) -> Any:
     return {key: values[0] if len(values) == 1 else values for key, values in items.items()}
 
 
-def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[_Entry]:
     """List the entries of lists, and of objects around them, whose keys may be sites as in CRIC."""
     if isinstance(value, list):
         for item in value:

@@ -195,7 +195,10 @@ def _parse_dated_text(text: str) -> datetime:
         words = words[1:]  # the day of the week
     day = _parse_date(" ".join(words))
     zone = match["zone"] or "UTC"
-    offset = UTC if zone[0] not in "+-" else _parse_zone(zone)
+    offset = UTC
+    if zone[0] in "+-":
+        ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
+        offset = timezone(ahead if zone[0] == "+" else -ahead)
     return datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
 
 
@@ -206,11 +209,6 @@ def _parse_date(text: str) -> date:
         except ValueError:
             continue
     raise ValueError("no date")
-
-
-def _parse_zone(text: str) -> timezone:
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    return timezone((-1 if text[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
 
 
 def _parse_clock(text: str | None, half: str | None) -> time:

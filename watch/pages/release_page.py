@@ -100,7 +100,7 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     sections = (
         ui.Links(list(_list_links(query.release))),
         ui.if_filled(checks),
-        *((table,) if is_related else _explain_unrelated() if is_measured else ()),
+        *((table,) if is_related else _UNRELATED if is_measured else ()),
         *(_show_form(query, choices, has_charts=bool(charts)) if choices["metric"] else ()),
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
         ui.table_of_values(ratios) if ratios.rows else None,
@@ -135,10 +135,10 @@ def _show_form(
         yield ui.Paragraph("No ratios of these series in the last 90 days.")
 
 
-def _explain_unrelated() -> Iterator[ui.Section]:
-    text = "It is not related to a control release yet, which needs jobs that they share:"
-    yield ui.Paragraph(text)
-    yield ui.Command("treehammer changes --update")
+_UNRELATED = (
+    ui.Paragraph("It is not related to a control release yet, which needs jobs that they share:"),
+    ui.Command("treehammer changes --update"),
+)
 
 
 def _show_ratios(query: ReleaseQuery, chart: RatioChart, number: int) -> ui.Titled:

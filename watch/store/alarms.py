@@ -17,7 +17,6 @@ from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
@@ -95,8 +94,12 @@ class EventTable:
         events = list(events)
         if not events:
             return []
+        new = []
         with self._store.writing_connection() as connection:
-            new = [event for event in events if _insert_event(connection, event)]
+            for event in events:
+                if connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == event.id)) is None:
+                    connection.execute(sa.insert(alarm_message), [asdict(event)])
+                    new.append(event)
         return [event for event in new if event.severity != NO_SEVERITY]
 
     def list_events(self, limit: int) -> list[AlarmMessage]:
@@ -104,14 +107,6 @@ class EventTable:
         order = (_TABLE.happened_us.desc(), _TABLE.id)
         query = sa.select(alarm_message).where(_IS_EVENT, _TABLE.severity != NO_SEVERITY)
         return self._store.load_rows(AlarmMessage, query.order_by(*order).limit(limit))
-
-
-def _insert_event(connection: Connection, event: AlarmMessage) -> bool:
-    """Insert an event; False if it is recorded."""
-    if connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == event.id)) is not None:
-        return False
-    connection.execute(sa.insert(alarm_message), [asdict(event)])
-    return True
 
 
 def load_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:

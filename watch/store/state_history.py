@@ -12,6 +12,7 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -221,20 +222,13 @@ def _with_identities(
     """Name each change by a hash; a change that returns after it was superseded gets another one."""
     result = []
     for change in changes:
-        repeats = 0
-        while _is_recorded(connection, id_ := _hash_change(change, repeats)):
-            repeats += 1
-        result.append(replace(change, id=id_))
+        for repeats in count():
+            content = json.dumps([*_HASHED(change), repeats])
+            id_ = hashlib.sha256(content.encode()).hexdigest()[:24]
+            if connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == id_)) is None:
+                result.append(replace(change, id=id_))
+                break
     return result
-
-
-def _is_recorded(connection: Connection, id_: str) -> bool:
-    return connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == id_)) is not None
-
-
-def _hash_change(change: StatusChangeRow, repeats: int) -> str:
-    content = json.dumps([*_HASHED(change), repeats])
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
@@ -401,17 +395,17 @@ def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunO
         .group_by(*key, table.campaign_id, _SUBJECT.door, outcome)
     )
     groups: dict[tuple[Any, ...], list[_Group]] = defaultdict(list)
-    for *names, door, label, count, ended_us, example in connection.execute(query):
-        group = _Group(door or "", label, int(count), int(ended_us), example)
+    for *names, door, label, number, ended_us, example in connection.execute(query):
+        group = _Group(door or "", label, int(number), int(ended_us), example)
         groups[tuple(names)].append(group)
-    for (job_id, number, test, site, storage, campaign_id), rows in groups.items():
+    for (job_id, attempt, test, site, storage, campaign_id), rows in groups.items():
         run = RunOutcome(
             site=site or "",
             storage_site=storage or site or "",
             test=test or "",
             campaign_id=campaign_id,
             job_id=job_id,
-            attempt=int(number),
+            attempt=int(attempt),
             ended_us=0,
             outcomes={},
             measurement_id="",
