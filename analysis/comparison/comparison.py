@@ -285,10 +285,6 @@ def _orient_judgement(judged: Judgement, headline: HeadlineMetric) -> Judgement:
     return replace(judged, verdict=turned[judged.verdict])
 
 
-def _condition_texts(wheres: Sequence[Condition]) -> tuple[str, ...]:
-    return tuple(text for where in wheres for text in where.texts)
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Size of a new campaign that is likely to decide; None where it is not known."""
@@ -328,11 +324,15 @@ class _RowBuilder:
         self.query = query
         self._now_us = now_us
         self._contrasts = contrasts
+
+        def list_texts(wheres: Sequence[Condition]) -> tuple[str, ...]:
+            return tuple(text for where in wheres for text in where.texts)
+
         self._query_values: dict[str, Any] = {
             "campaigns": query.selection.campaigns,
-            "where": _condition_texts(query.selection.conditions),
-            "where_a": _condition_texts(query.where_a),
-            "where_b": _condition_texts(query.where_b),
+            "where": list_texts(query.selection.conditions),
+            "where_a": list_texts(query.where_a),
+            "where_b": list_texts(query.where_b),
             "among": tuple(str(value) for value in query.among),
             "delta": query.delta,
             "looks": rule.looks,
@@ -365,7 +365,6 @@ class _RowBuilder:
         a_value, b_value = effect.side_means
         plan = _plan_series(effect, judged, self.query.delta)
         evidence = VerdictEvidence(
-            why=effect.why,
             remedy=effect.remedy or comparison_notes.REMEDIES.get(judged.verdict, ""),
             test=effect.test_name if effect.estimate else "",
             unpaired=effect.unpaired,
@@ -373,12 +372,6 @@ class _RowBuilder:
             b_value=b_value,
             jobs_a=len(effect.pairs or effect.a),
             jobs_b=len(effect.pairs or effect.b),
-            p=effect.estimate.p if effect.estimate else None,
-            p_adjusted=judged.p_adjusted,
-            level=judged.level,
-            unit=effect.headline.unit,
-            better=effect.headline.better,
-            work=effect.headline.work,
             cpu_s=effect.cpu_s,
             launches=effect.launches if effect.scope != SITE_SCOPE else 0,
             scatter=effect.find_scatter(controls),
@@ -395,7 +388,7 @@ class _RowBuilder:
             servers_b=list_servers(effect.series.b),
             of_a=common_values(effect.series.a),
             of_b=common_values(effect.series.b),
-            **self._query_values,
+            **self._describe_effect(effect, judged),
         )
         return self._build_row(
             effect,
@@ -414,16 +407,9 @@ class _RowBuilder:
         is_mean = pooled and pooled.tau is None
         test = "mean of these sites" if is_mean else "Hartung-Knapp, equal weights"
         evidence = VerdictEvidence(
-            why=effect.why,
             test=test if pooled else "",
             jobs_a=effect.jobs,
             jobs_b=effect.jobs,
-            p=estimate.p if estimate else None,
-            p_adjusted=judged.p_adjusted,
-            level=judged.level,
-            unit=effect.headline.unit,
-            better=effect.headline.better,
-            work=effect.headline.work,
             sites=effect.sites,
             shared_hosts=effect.shared_hosts,
             tau=pooled.tau if pooled else None,
@@ -432,7 +418,7 @@ class _RowBuilder:
             points_at_change=(effect.series.release, effect.metric) in self._contrasts.slower,
             of_a=effect.of_a,
             of_b=effect.of_b,
-            **self._query_values,
+            **self._describe_effect(effect, judged),
         )
         return self._build_row(
             effect,
@@ -444,6 +430,20 @@ class _RowBuilder:
             effect=estimate.mean if estimate else None,
             jobs_needed=plan.jobs,
         )
+
+    def _describe_effect(
+        self, effect: SeriesEffect | PooledEffect, judged: Judgement
+    ) -> dict[str, Any]:
+        return {
+            "why": effect.why,
+            "p": effect.estimate.p if effect.estimate else None,
+            "p_adjusted": judged.p_adjusted,
+            "level": judged.level,
+            "unit": effect.headline.unit,
+            "better": effect.headline.better,
+            "work": effect.headline.work,
+            **self._query_values,
+        }
 
     def _build_row(
         self,

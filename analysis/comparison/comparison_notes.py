@@ -33,7 +33,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
+from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
@@ -101,24 +101,20 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
             f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
             "sites, which points at that site"
         )
-    if findings.unexplained:
-        yield _describe_unexplained(rows, findings.unexplained, names)
-
-
-def _describe_unexplained(
-    rows: Sequence[VerdictRow], unexplained: Sequence[VerdictRow], names: Mapping[str, str]
-) -> str:
-    worse = word_verdict(rows[0].metric, Verdict.SLOWER)
+    if not findings.unexplained:
+        return
     judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
     if len(judged) == 1:
-        return (
+        yield (
             f"{worse} at the only site that was judged ({judged.pop()}), which points at "
             f"{_name_change(rows, names)} or at that site"
         )
-    series_names = _name_first(
-        [f"{describe_variant(row.label)} at {row.site}" for row in unexplained]
-    )
-    return f"{worse}, but neither over the sites nor in all variants of a site: {series_names}"
+    else:
+        places = [f"{describe_variant(row.label)} at {row.site}" for row in findings.unexplained]
+        yield (
+            f"{worse}, but neither over the sites nor in all variants of a site: "
+            f"{_name_first(places)}"
+        )
 
 
 def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
@@ -221,13 +217,22 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     series = [row for row in rows if row.scope in SERIES_SCOPES]
     notes = [*_scope_notes(rows), *describe_environment(rows), *_exclusion_notes(series)]
     notes += () if _differ_in_servers(series) else _server_notes(series)
-    notes += _relevance_notes(series)
+    if any(row.verdict == Verdict.DIFFERENT for row in series):
+        notes.append(
+            "Different: the effect is not 0, but may lie within "
+            f"{format_delta(series[0].evidence.delta)}, so it is called neither slower nor faster; a "
+            "smaller --delta judges smaller effects."
+        )
     notes += _remedy_notes(series)
     data = {row.comparison_key: row.evidence.same_data for row in series}
     results = [f"{text} for {count:,}" for text, count in sorted(Counter(data.values()).items())]
     notes.append(f"Value checksums, of {len(data):,} series: {', '.join(results)}.")
-    if left_out := _count_left_out(row for row in series if row.metric == series[0].metric):
-        notes.append(f"Left out of the comparison: {left_out}.")
+    left_out: Counter[str] = Counter()
+    for row in series:
+        left_out.update(row.evidence.left_out if row.metric == series[0].metric else {})
+    if left_out:
+        counts = ", ".join(f"{count:,} × {reason}" for reason, count in sorted(left_out.items()))
+        notes.append(f"Left out of the comparison: {counts}.")
     if any(row.jobs for row in series):
         notes += _reading_notes(series)
     return [*notes, *control_notes(rows[0].evidence.controls)]
@@ -241,7 +246,11 @@ def describe_environment(rows: Sequence[VerdictRow], *, harmless: bool = True) -
         harmless: whether to name differences of builds that are part of the release, too.
     """
     series = [row for row in rows if row.scope in SERIES_SCOPES]
-    notes = [*_build_notes(series), *(_harmless_notes(series) if harmless else ())]
+    notes = list(_build_notes(series))
+    two_sided = [row.evidence for row in series if row.verdict not in ONE_SIDED_VERDICTS]
+    for name, sentence in _BUILD_SENTENCES.items() if harmless else ():
+        if texts := _collect_texts(getattr(evidence, name) for evidence in two_sided):
+            notes.append(sentence.format("; ".join(texts)))
     if nodes := _collect_texts(row.evidence.nodes for row in series):
         unpaired = any(row.evidence.unpaired for row in series)
         reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
@@ -264,10 +273,6 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
             "other sites may differ."
         )
-    yield from _sharing_notes(pooled)
-
-
-def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     sharing: dict[str, set[str]] = {}
     for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
@@ -322,15 +327,6 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
             )
 
 
-def _relevance_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
-    if any(row.verdict == Verdict.DIFFERENT for row in series):
-        limit = format_delta(series[0].evidence.delta)
-        yield (
-            f"Different: the effect is not 0, but may lie within {limit}, so it is called neither "
-            "slower nor faster; a smaller --delta judges smaller effects."
-        )
-
-
 def _remedy_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
     verdicts_by_remedy: dict[str, list[str]] = {}
     for row in series:
@@ -383,13 +379,6 @@ def _build_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
         )
 
 
-def _harmless_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
-    series = [row.evidence for row in rows if row.verdict not in ONE_SIDED_VERDICTS]
-    for name, sentence in _BUILD_SENTENCES.items():
-        if texts := _collect_texts(getattr(evidence, name) for evidence in series):
-            yield sentence.format("; ".join(texts))
-
-
 def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Collect the distinct texts of some lists in their order."""
     return tuple(dict.fromkeys(chain.from_iterable(lists)))
@@ -420,10 +409,3 @@ def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."
         )
-
-
-def _count_left_out(series: Iterable[VerdictRow]) -> str:
-    counts: Counter[str] = Counter()
-    for row in series:
-        counts.update(row.evidence.left_out)
-    return ", ".join(f"{count:,} × {reason}" for reason, count in sorted(counts.items()))

@@ -442,6 +442,6 @@ def compare_commits(
         comparison = compare_samples(samples, query, now_us=now_us)
     except NothingToDoError:
         return None
-    comparison = add_changes(comparison, detailed).comparison
-    store.replace_comparison(query.id, comparison.pairs, comparison.verdicts)
-    return comparison
+    result = add_changes(comparison, detailed)
+    store_results(store, [result])
+    return result.comparison

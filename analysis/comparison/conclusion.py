@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from treehammer.analysis.comparison.series_changes import describe_changed_results
 from treehammer.analysis.comparison.verdict_text import (
@@ -32,34 +32,15 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.stored_comparisons import VerdictCount
+from treehammer.sql.read.stored_comparisons import ReleaseEffect, VerdictCount
 from treehammer.text_formatting import format_counts, format_significant
 
 #: Scopes, the widest first, with words for several verdicts.
 SCOPE_WORDS = {SITES_SCOPE: "over sites", SITE_SCOPE: "by site", HOST_SCOPE: "by host"}
 
 
-class ScopedVerdict(Protocol):
-    """A verdict on one metric of one variant."""
-
-    @property
-    def metric(self) -> str:
-        """Name of the metric."""
-
-    @property
-    def label(self) -> str:
-        """Name of the variant within its comparison."""
-
-    @property
-    def scope(self) -> str:
-        """Scope of the verdict."""
-
-    @property
-    def verdict(self) -> str:
-        """The verdict."""
-
-
-ScopedT = TypeVar("ScopedT", bound=ScopedVerdict)
+#: Verdict on one metric of one variant.
+ScopedT = TypeVar("ScopedT", VerdictRow, VerdictCount, ReleaseEffect)
 
 
 def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
@@ -136,7 +117,7 @@ def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, str]:
     return max(totals, key=lambda total: total[:2], default=(0, 0, ""))
 
 
-def name_scopes(rows: Iterable[ScopedVerdict]) -> list[str]:
+def name_scopes(rows: Iterable[VerdictCount | ReleaseEffect]) -> list[str]:
     """Name the scopes of verdicts, the widest first."""
     scopes = {row.scope for row in rows}
     return [text for scope, text in SCOPE_WORDS.items() if scope in scopes]
@@ -381,7 +362,10 @@ def _describe_size(claim: Claim, group: Sequence[_Result]) -> str:
         return _describe_scatter(group)
     sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
-    details += _describe_relevance(group)
+    # These may be too small to matter, although they are not 0.
+    if uncertain := sum(result.row.verdict == Verdict.DIFFERENT for result in group):
+        limit = format_delta(group[0].row.evidence.delta).removeprefix("±")
+        details.append(f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}")
     return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
 
 
@@ -399,15 +383,6 @@ def _describe_scatter(group: Sequence[_Result]) -> str:
 def _list_ends(row: VerdictRow) -> list[float]:
     """List the ends of the interval of a row; none without one."""
     return [end for end in (row.low, row.high) if end is not None]
-
-
-def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
-    """Say which changes may be too small to matter, although they are not 0."""
-    uncertain = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
-    if uncertain:
-        delta = group[0].row.evidence.delta
-        limit = format_delta(delta).removeprefix("±")
-        yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
 
 
 def _join_sizes(effects: Sequence[float]) -> str:
@@ -447,21 +422,17 @@ def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
 
 def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     """Describe where all rows hold; '' where their parts name several sites."""
-    sites = {row.site for row in rows}
-    if len(sites) != 1:
+    if len({row.site for row in rows}) != 1:
         return ""
     measured = [row for row in rows if row.effect is not None]
     places = {describe_place(row) for row in measured or rows}
     if len(places) == 1:
         return places.pop()
-    (site,) = sites
-    return f"at {site}" if site else _join_numbers_of_sites(places)
-
-
-def _join_numbers_of_sites(places: Collection[str]) -> str:
-    """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
-    counts = [_SITES.fullmatch(place) for place in places]
-    numbers = [int(match[1]) for match in counts if match]
+    if site := rows[0].site:
+        return f"at {site}"
+    # Places such as over 3 sites are joined to over 3 to 5 sites.
+    matches = [_SITES.fullmatch(place) for place in places]
+    numbers = [int(match[1]) for match in matches if match]
     return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""
 
 

@@ -36,11 +36,6 @@ class InstructionCount:
     facts: InstructionRow
     instructions: Mapping[tuple[str, str], int]
 
-    @classmethod
-    def from_rows(cls, rows: Sequence[InstructionRow]) -> InstructionCount:
-        """Build a count from its rows."""
-        return cls(rows[0], {(row.library, row.function): row.instructions for row in rows})
-
     def work_key(self, axis: str) -> _Key:
         """Compute the key shared by counts of the same work, ``axis`` aside."""
         test = "" if axis == COMMIT_AXIS else self.facts.test_hash
@@ -61,14 +56,6 @@ class InstructionCount:
     def per_event(self) -> float:
         """All instructions per event."""
         return self.total / self.facts.events
-
-    def per_event_in(self, library: str, function: str = "") -> float:
-        """Return the instructions per event in a library or function; 0 if it is not listed."""
-        return self.instructions.get((library, function), 0) / self.facts.events
-
-    def list_parts(self, *, functions: bool) -> Iterator[tuple[str, str]]:
-        """List the libraries, or the functions."""
-        return (part for part in self.instructions if bool(part[1]) == functions)
 
 
 @dataclass(frozen=True)
@@ -113,25 +100,26 @@ class CountPair:
     def libraries(self) -> list[InstructionChange]:
         """List the libraries' changes, the largest library first, without negligible ones."""
         threshold = SHOWN_SHARE * self.a.per_event
-        parts = (self._part(*part) for part in self._parts(functions=False))
         changes = [
-            change for change in parts if max(change.a_per_event, change.b_per_event) >= threshold
+            change
+            for change in self._list_parts(functions=False)
+            if max(change.a_per_event, change.b_per_event) >= threshold
         ]
         return sorted(changes, key=lambda change: -max(change.a_per_event, change.b_per_event))
 
     def functions(self) -> list[InstructionChange]:
         """Return the functions with the largest changes."""
-        changes = [self._part(*part) for part in self._parts(functions=True)]
-        changed = [change for change in changes if change.difference]
+        changed = [change for change in self._list_parts(functions=True) if change.difference]
         return sorted(changed, key=lambda change: -abs(change.difference))[:LISTED_FUNCTIONS]
 
-    def _parts(self, *, functions: bool) -> Iterable[tuple[str, str]]:
-        sides = (side.list_parts(functions=functions) for side in (self.a, self.b))
-        return dict.fromkeys(part for side in sides for part in side)
-
-    def _part(self, library: str, function: str) -> InstructionChange:
-        a, b = (side.per_event_in(library, function) for side in (self.a, self.b))
-        return self._change(library, function, a, b)
+    def _list_parts(self, *, functions: bool) -> Iterator[InstructionChange]:
+        """List the changes of libraries, or of functions; those that one side lacks are 0 there."""
+        for part in dict.fromkeys((*self.a.instructions, *self.b.instructions)):
+            if bool(part[1]) == functions:
+                sides = (
+                    side.instructions.get(part, 0) / side.facts.events for side in (self.a, self.b)
+                )
+                yield self._change(*part, *sides)
 
     def _change(self, library: str, function: str, a: float, b: float) -> InstructionChange:
         return InstructionChange(self.label, library, function, a, b, (b - a) / self.a.per_event)
@@ -166,7 +154,8 @@ def _group_rows(rows: Iterable[InstructionRow]) -> Iterator[InstructionCount]:
     for row in rows:
         by_count.setdefault(row.count_id, []).append(row)
     for rows_of_count in by_count.values():
-        count = InstructionCount.from_rows(rows_of_count)
+        counts = {(row.library, row.function): row.instructions for row in rows_of_count}
+        count = InstructionCount(rows_of_count[0], counts)
         if count.facts.events > 0 and count.total > 0:
             yield count
 

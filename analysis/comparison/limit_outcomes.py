@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -155,7 +156,13 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         now_us: current time, microseconds since 1970 UTC.
     """
     plan, definition = campaign.plan, campaign.plan.definition
-    limits = list(_find_limits(definition))
+    limits: list[tuple[ExpectTable, HeadlineMetric]] = []
+    for limit in definition.limits:
+        # This version may not know the metric of a stored definition.
+        with suppress(KeyError, ValueError):
+            is_load = definition.load is not None
+            metric = find_numeric_metric(limit.metric, definition.own_metrics, is_load=is_load)
+            limits.append((limit, metric))
     if not limits:
         return LimitReport(campaign, MeasurementCount(), ())
     metrics = tuple(dict.fromkeys(metric for _, metric in limits))
@@ -175,16 +182,6 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     sequential = plan.until_decided
     share = share_error_rate(sequential.looks, repeats) if sequential else 1.0
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
-
-
-def _find_limits(definition: PlannedDefinition) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
-    """Find the limits of a stored definition, and the metrics that this version knows."""
-    declared, is_load = definition.own_metrics, definition.load is not None
-    for limit in definition.limits:
-        try:
-            yield limit, find_numeric_metric(limit.metric, declared, is_load=is_load)
-        except (KeyError, ValueError):
-            continue
 
 
 @dataclass(frozen=True)
@@ -221,17 +218,10 @@ def _complete_sites(
     for site in sites or [""]:
         for kind, bound in limit.list_bounds(site):
             if site not in measured:
-                outcome = LimitOutcome(
-                    limit.metric,
-                    metric.unit,
-                    kind,
-                    bound,
-                    limit.base,
-                    site,
-                    "",
-                    why="no measurement",
+                base, why = limit.base, "no measurement"
+                yield _PendingOutcome(
+                    LimitOutcome(limit.metric, metric.unit, kind, bound, base, site, "", why=why)
                 )
-                yield _PendingOutcome(outcome)
 
 
 class _LimitedCampaign:
@@ -321,17 +311,15 @@ class _LimitedCampaign:
         enough = has_enough_jobs([*map(len, by_host.values())])
         if is_equal and (outcome.metric in self._exact or enough):
             return _PendingOutcome(_decide_exactly(outcome, values[0]))
-        if not enough:
-            return _PendingOutcome(replace(outcome, why=self._explain_amount(outcome)))
-        return _PendingOutcome(outcome, estimate_over_hosts(scaled), scale)
-
-    def _explain_amount(self, outcome: LimitOutcome) -> str:
+        if enough:
+            return _PendingOutcome(outcome, estimate_over_hosts(scaled), scale)
         unit, option = ("launch", "rounds") if self._is_paired else ("job", "repeats")
-        return (
-            f"{pluralize(outcome.units, unit, f'{unit}es' if self._is_paired else '')}; needed are "
-            f"{MIN_JOBS} on one host, 2 on each of two, or {MIN_HOSTS} hosts: "
+        units = pluralize(outcome.units, unit, f"{unit}es" if self._is_paired else "")
+        why = (
+            f"{units}; needed are {MIN_JOBS} on one host, 2 on each of two, or {MIN_HOSTS} hosts: "
             f"-S {option}={2 * MIN_JOBS}"
         )
+        return _PendingOutcome(replace(outcome, why=why))
 
     def _compare_with_base(
         self, limit: ExpectTable, metric: HeadlineMetric, axis: str, base: Scalar

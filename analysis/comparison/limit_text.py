@@ -176,7 +176,14 @@ def format_markdown_table(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn]
 ) -> Iterator[str]:
     """Yield the lines of a table; states of limits get their mark."""
-    texts = [[_format_markdown_cell(c.key, c.cell_text(row)) for c in columns] for row in rows]
+    texts = [
+        [
+            f"{_MARKS[LimitState(text)]} {text}" if column.key == "state" else escape_markdown(text)
+            for column in columns
+            for text in [column.cell_text(row)]
+        ]
+        for row in rows
+    ]
     titles = [column.title.replace("\n", " ") for column in columns]
     for cells in (titles, ["---"] * len(columns), *texts):
         yield f"| {' | '.join(cells)} |"
@@ -188,7 +195,3 @@ def escape_markdown(text: str) -> str:
     for letter in "|*_<`":
         escaped = escaped.replace(letter, f"\\{letter}")
     return escaped
-
-
-def _format_markdown_cell(key: str, text: str) -> str:
-    return f"{_MARKS[LimitState(text)]} {text}" if key == "state" else escape_markdown(text)

@@ -35,7 +35,6 @@ from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.text_formatting import format_counts, join_names, pluralize, write_minus
 
-COUNTER_SCOPE, PHASE_SCOPE = "counter", "phase"
 SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
 #: Verdict on a hash that changed.
 OTHER = "other"
@@ -103,7 +102,10 @@ def _measure_phases(row: Mapping[str, Any], sample: Sample, loop_s: float) -> di
     if not loop_s or unzip_s is None:
         return {}
     phases = {OPEN: math.fsum(row.get(name) or 0.0 for name in _OPENING_COLUMNS)}
-    read_s = _find_cpu_time(row, "read", running if _is_warm_file(sample) else None)
+    # Reads that do not come from the page cache mostly wait for storage.
+    is_cold = dict(sample.variant.values).get("cache") == "cold"
+    is_warm = _find_mode(sample).startswith("file") and not is_cold
+    read_s = _find_cpu_time(row, "read", running if is_warm else None)
     if read_s is not None:
         phases[READ] = read_s
     phases[DECOMPRESS] = unzip_s
@@ -122,12 +124,6 @@ def _find_cpu_time(row: Mapping[str, Any], action: str, running: float | None) -
     return None if wall_s is None or running is None else running * float(wall_s)
 
 
-def _is_warm_file(sample: Sample) -> bool:
-    """Return whether reads come from the page cache; others mostly wait for storage."""
-    is_cold = dict(sample.variant.values).get("cache") == "cold"
-    return _find_mode(sample).startswith("file") and not is_cold
-
-
 @dataclass(frozen=True)
 class CounterChange:
     """Change of one counter of one series.
@@ -137,7 +133,7 @@ class CounterChange:
     ln(B/A), None where one side is 0 and for a hash. ``better`` is ``lower``, ``higher``, or '' for neither.
     """
 
-    scope: str
+    scope: str = field(default="counter", init=False)
     site: str
     label: str
     metric: str
@@ -227,7 +223,6 @@ def _compare_sides(
         if values_a and values_b:
             a, b = min(values_a), min(values_b)
             yield CounterChange(
-                scope=COUNTER_SCOPE,
                 site=site,
                 label=sides.label(first),
                 metric=name,
@@ -267,7 +262,6 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
     """Collect the changes that :func:`attach_counters` added to rows."""
     return [
         CounterChange(
-            COUNTER_SCOPE,
             "" if row.axis == "site" else row.site,
             row.label,
             name,
@@ -363,15 +357,11 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     if len(sites) > 1:
         variants += f" at {len(sites)} sites"
     verdicts = {word: counts[name] for name, word in _COUNTED_AS.items() if counts[name]}
-    return f"Exact counters of {variants}: {format_counts(verdicts)}{_name_changes(changes)}."
-
-
-def _name_changes(changes: Iterable[CounterChange]) -> str:
-    """Name the changed counters, if they are a few."""
     texts = dict.fromkeys(
         format_counter_verdict(change) for change in changes if change.verdict in _CHANGED
     )
-    return f" ({', '.join(texts)})" if 0 < len(texts) <= MAX_NAMED else ""
+    named = f" ({', '.join(texts)})" if 0 < len(texts) <= MAX_NAMED else ""
+    return f"Exact counters of {variants}: {format_counts(verdicts)}{named}."
 
 
 @dataclass(frozen=True)
@@ -379,7 +369,6 @@ class PhaseChange:
     """Change of one phase of one series.
 
     Attributes:
-        scope: ``phase``.
         site: of the series; '' where sites are compared.
         label: of its variant.
         phase: one of :data:`PHASES`.
@@ -392,7 +381,7 @@ class PhaseChange:
         comparison_key: of the series.
     """
 
-    scope: str
+    scope: str = field(default="phase", init=False)
     site: str
     label: str
     phase: str
@@ -446,7 +435,6 @@ def _compare_pairs(
         mean, spread = fmean(shares), width * stdev(shares)
         changes.append(
             PhaseChange(
-                scope=PHASE_SCOPE,
                 site=site,
                 label=sides.label(first),
                 phase=name,
@@ -483,7 +471,6 @@ def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
     """Collect the changes that :func:`attach_phases` added to rows."""
     return [
         PhaseChange(
-            PHASE_SCOPE,
             "" if row.axis == "site" else row.site,
             row.label,
             phase,

@@ -284,7 +284,13 @@ class RefusalReason(NamedTuple):
 
 def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
     """Find all reasons against a verdict; the first names the refusal."""
-    yield from _find_zeros(effect)
+    if zeros := effect.left_out.get(f"{effect.metric} is 0"):
+        # It has no ratio, and leaving it out would hide it.
+        yield RefusalReason(
+            Verdict.NOT_ENOUGH,
+            f"{effect.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
+            "state a headline metric that is above 0, such as success_fraction for failures",
+        )
     if not effect.pairs and not (effect.a and effect.b):
         yield _explain_one_sided(effect)
         return
@@ -315,17 +321,6 @@ def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
             "compare builds made alike, or select one with --where",
         )
     yield from _find_amount_reasons(effect)
-
-
-def _find_zeros(effect: SeriesEffect) -> Iterator[RefusalReason]:
-    """Refuse a metric that is 0 somewhere: it has no ratio, and leaving it out would hide it."""
-    zeros = effect.left_out.get(f"{effect.metric} is 0")
-    if zeros:
-        yield RefusalReason(
-            Verdict.NOT_ENOUGH,
-            f"{effect.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
-            "state a headline metric that is above 0, such as success_fraction for failures",
-        )
 
 
 def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
@@ -391,7 +386,10 @@ def _explain_one_sided(effect: SeriesEffect) -> RefusalReason:
 def measure_effect(
     series: SeriesSides, headline: HeadlineMetric, axis: str, checksums: ChecksumsBySlot
 ) -> SeriesEffect:
-    """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
+    """Measure one series: pairs where jobs hold both sides, else unpaired jobs.
+
+    The effect is estimated, or the series refused for the first of its reasons.
+    """
     metric = headline.name
     a, b, dirty = (list(series.a), list(series.b), Counter[str]())
     if axis != COMMIT_AXIS:  # a modified working tree is a value of that axis
@@ -421,29 +419,22 @@ def measure_effect(
         data_comparison=compare_data(a, b, checksums, axis),
         estimate=None,
     )
-    return _estimate_or_refuse(measured)
-
-
-def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
-    """Select the executions that count, so that no failed one speaks for the build; all if none counts."""
-    return [sample for sample in side if not sample.reason_unusable(metric)] or side
-
-
-def _estimate_or_refuse(measured: SeriesEffect) -> SeriesEffect:
-    """Estimate the effect, or refuse the series for the first of its reasons."""
     forbidden = measured.data_comparison.forbids_comparison
     judged = replace(measured, estimate=None if forbidden else estimate_effect([measured]))
     reasons = list(find_refusal_reasons(judged))
     if not reasons:
         return judged
-    first = reasons[0]
     judged = replace(
         judged,
-        refused=first.verdict,
+        refused=reasons[0].verdict,
         why="; ".join(reason.why for reason in reasons),
-        remedy=first.remedy,
+        remedy=reasons[0].remedy,
     )
-    if first.verdict is Verdict.VALUES_DIFFER:
-        # Different values are never compared: none of them reaches the pair table either.
-        return replace(judged, pairs=(), a=(), b=())
-    return judged
+    # Different values are never compared: none of them reaches the pair table either.
+    is_withheld = judged.refused is Verdict.VALUES_DIFFER
+    return replace(judged, pairs=(), a=(), b=()) if is_withheld else judged
+
+
+def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
+    """Select the executions that count, so that no failed one speaks for the build; all if none counts."""
+    return [sample for sample in side if not sample.reason_unusable(metric)] or side

@@ -86,13 +86,12 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 
 
 def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
-    entering = _select_refused(group, None)
-    refused, why = _find_refusal(group, entering)
-    chosen = (
-        entering
-        or _select_refused(group, Verdict.BUILD_DIFFERS)
-        or _select_refused(group, Verdict.OTHER_CONTENT)
-    )
+    by_refusal: dict[Verdict | None, list[SeriesEffect]] = defaultdict(list)
+    for effect in group:
+        by_refusal[effect.refused].append(effect)
+    refused, why = _find_refusal(group, by_refusal[None])
+    pooled_verdicts = (None, Verdict.BUILD_DIFFERS, Verdict.OTHER_CONTENT)
+    chosen = next((by_refusal[v] for v in pooled_verdicts if by_refusal[v]), [])
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {
@@ -101,7 +100,13 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         if (estimate := estimate_effect(of_site)) is not None
     }
     jobs = [sum(effect.jobs for effect in of_site) for of_site in sites.values()]
-    shared_hosts = _find_shared_hosts(sites)
+    sites_of: dict[str, list[str]] = defaultdict(list)
+    for site, effects in sites.items():
+        for host in _collect_hosts(effects):
+            sites_of[host].append(site)
+    shared_hosts = {
+        host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1
+    }
     return PooledEffect(
         series=group[0].series,
         headline=group[0].headline,
@@ -119,23 +124,8 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     )
 
 
-def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> list[SeriesEffect]:
-    return [effect for effect in group if effect.refused is verdict]
-
-
 def _collect_hosts(effects: Iterable[SeriesEffect]) -> set[str]:
     return set[str]().union(*(effect.host_names for effect in effects))
-
-
-def _find_shared_hosts(
-    sites: Mapping[str, Sequence[SeriesEffect]],
-) -> dict[str, tuple[str, ...]]:
-    """Find the hosts that measured for several sites, with these sites."""
-    sites_of: dict[str, list[str]] = defaultdict(list)
-    for site, effects in sites.items():
-        for host in _collect_hosts(effects):
-            sites_of[host].append(site)
-    return {host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1}
 
 
 def pool_separate_sites(
@@ -169,7 +159,7 @@ def _find_refusal(
     return None, note.removeprefix("; ")
 
 
-def _group_by_site(effects: Sequence[SeriesEffect]) -> Mapping[str, list[SeriesEffect]]:
+def _group_by_site(effects: Sequence[SeriesEffect]) -> dict[str, list[SeriesEffect]]:
     sites: dict[str, list[SeriesEffect]] = defaultdict(list)
     for effect in effects:
         sites[effect.series.site].append(effect)
@@ -254,9 +244,7 @@ def _find_odd_sites(
     effects: Sequence[SeriesEffect], delta: float
 ) -> dict[str, tuple[float, float, float]]:
     """Set sites apart one by one, the most certain first, while at least three are left."""
-    sites: dict[str, list[SeriesEffect]] = defaultdict(list)
-    for effect in effects:
-        sites[effect.series.site].append(effect)
+    sites = _group_by_site(effects)
     level = ALPHA / max(len(sites), 1)
     contrasts: dict[str, tuple[float, float, float]] = {}
     while len(sites) >= MIN_CONTRASTED_SITES:

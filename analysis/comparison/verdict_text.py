@@ -245,13 +245,9 @@ def describe_variant(label: str) -> str:
     if not _AXIS_VALUES.fullmatch(label):
         return label
     # Variants are listed with commas between them.
-    first, *rest = _FRACTION.sub(_describe_fraction, label.replace(" ", "\n")).split("\n")
+    text = re.sub(r"\b(branches|events)=100%", r"all \1", label.replace(" ", "\n"))
+    first, *rest = _FRACTION.sub(r"\2 % of the \1", text).split("\n")
     return f"{first} ({', '.join(rest)})" if rest else first
-
-
-def _describe_fraction(match: re.Match[str]) -> str:
-    name, share = match.groups()
-    return f"all {name}" if share == "100" else f"{share} % of the {name}"
 
 
 def describe_place(row: VerdictRow) -> str:

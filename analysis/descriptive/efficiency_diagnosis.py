@@ -149,25 +149,27 @@ def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
 
 def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
     if breakdown.efficiency >= BUSY_EFFICIENCY:
-        return _find_busy_cause(breakdown)
+        if breakdown.share(TimePart.START) > START_SHARE:
+            return Cause.START
+        cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
+        return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
     part = max(_WAITING_CAUSES, key=breakdown.waited)
     if part is TimePart.START and breakdown.waited(part) < breakdown.seconds[part] / 2:
         return Cause.START  # mostly work, not waiting
     if part is not TimePart.READS:
         return _WAITING_CAUSES[part]
-    if _is_cold(rows):
+    cached = _median(rows, "client_cached_fraction")
+    local = {row["address_family"] for row in rows} <= {"local", None, ""}
+    if local and cached is not None and cached < 1 - COLD_SHARE:
         return Cause.COLD_CACHE
-    trips = _sum_round_trips(rows)
-    if trips is not None and trips > LATENCY_SHARE * breakdown.seconds[TimePart.READS]:
-        return Cause.LATENCY
-    return Cause.SLOW_READS
-
-
-def _find_busy_cause(breakdown: TimeBreakdown) -> Cause:
-    if breakdown.share(TimePart.START) > START_SHARE:
-        return Cause.START
-    cpu = [breakdown.seconds[p] for p in (TimePart.DECOMPRESSION, TimePart.DESERIALIZATION)]
-    return Cause.DECOMPRESSION if cpu[0] > UNZIP_SHARE * sum(cpu) else Cause.DESERIALIZATION
+    # Seconds of read calls if each waits for one round trip.
+    trips = sum(
+        row["read_calls"] * row["door_rtt_s"] * row["passes_done"]
+        for row in rows
+        if None not in (row["read_calls"], row["door_rtt_s"], row["passes_done"])
+    )
+    is_bound = trips > LATENCY_SHARE * breakdown.seconds[TimePart.READS]
+    return Cause.LATENCY if is_bound else Cause.SLOW_READS
 
 
 #: Part in which most time without CPU was spent -> the cause that it stands for.
@@ -181,23 +183,6 @@ _WAITING_CAUSES = {
     TimePart.START: Cause.LOADING,
     TimePart.OTHER: Cause.OTHER,
 }
-
-
-def _is_cold(rows: Sequence[Row]) -> bool:
-    """Return whether local files came from a device instead of the page cache."""
-    cached = _median(rows, "client_cached_fraction")
-    local = {row["address_family"] for row in rows} <= {"local", None, ""}
-    return local and cached is not None and cached < 1 - COLD_SHARE
-
-
-def _sum_round_trips(rows: Sequence[Row]) -> float | None:
-    """Return the seconds of read calls if each waits for one round trip; None if unknown."""
-    trips = [
-        row["read_calls"] * row["door_rtt_s"] * row["passes_done"]
-        for row in rows
-        if None not in (row["read_calls"], row["door_rtt_s"], row["passes_done"])
-    ]
-    return float(sum(trips)) if trips else None
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:

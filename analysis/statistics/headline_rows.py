@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_headline_metric,
 )
 from treehammer.hctests.definition.model import ANY_COMMAND
-from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection
@@ -61,7 +62,7 @@ def load_headline_rows(
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
-        owners = _add_statements(rows, _find_statements(rows, statements))
+        owners = _add_statements(rows, statements)
         if owners:
             _add_own_metrics(snapshot, selection, owners)
             _add_figures(snapshot, selection, owners)
@@ -140,45 +141,32 @@ def _parse_plans(plans: Iterable[tuple[str, CampaignPlan]]) -> dict[str, _Statem
     statements = {}
     for campaign, plan in plans:
         declared = plan.definition.own_metrics
-        headline = tuple(_find_headline(plan.definition))
-        if not headline and plan.definition.payload == ANY_COMMAND:
-            headline = COMMAND_HEADLINE
+        definition, headline = plan.definition, list[HeadlineMetric]()
+        for name in definition.headline:
+            with suppress(KeyError, ValueError):  # stated in another version
+                is_load = definition.load is not None
+                headline.append(find_headline_metric(name, declared, is_load=is_load))
+        if not headline and definition.payload == ANY_COMMAND:
+            headline.extend(COMMAND_HEADLINE)
         exact = {
             name: metric.better
             for name, metric in declared.items()
             if metric.exact and name not in METRICS_BY_NAME
         }
         if headline or exact:
-            statements[campaign] = _Statement(headline, exact)
+            statements[campaign] = _Statement(tuple(headline), exact)
     return statements
 
 
-def _find_headline(definition: PlannedDefinition) -> Iterator[HeadlineMetric]:
-    is_load = definition.load is not None
-    for name in definition.headline:
-        try:
-            yield find_headline_metric(name, definition.own_metrics, is_load=is_load)
-        except (KeyError, ValueError):  # stated in another version
-            continue
-
-
-def _find_statements(
-    rows: Iterable[Row], by_campaign: Mapping[str, _Statement]
-) -> dict[str, _Statement]:
-    """Map the hash of each test that states something to the statement of its newest campaign."""
+def _add_statements(rows: Sequence[Row], by_campaign: Mapping[str, _Statement]) -> list[Row]:
+    """Add the statement of each test's newest campaign to its rows; return these rows."""
     tests: dict[str, set[str]] = {}
     for row in rows:
-        if row["campaign_id"] in by_campaign:
-            tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
+        tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
     statements: dict[str, _Statement] = {}
     for campaign, statement in by_campaign.items():
         for test in tests.get(campaign, ()):
             statements.setdefault(test, statement)
-    return statements
-
-
-def _add_statements(rows: Iterable[Row], statements: Mapping[str, _Statement]) -> list[Row]:
-    """Add statements to the rows of their tests; return these rows."""
     owners = [row for row in rows if row["test_hash"] in statements]
     for row in owners:
         statement = statements[row["test_hash"]]

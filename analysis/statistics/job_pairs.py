@@ -141,7 +141,14 @@ def pair_jobs(
     for key, halves in sorted(rounds.items()):
         usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
-            ratio = _find_launch_ratio(usable_a, usable_b, metric)
+            # A launch is recorded on one half, which may be either side here.
+            signed = [
+                sign * sample.launch_ratios[metric]
+                for side, sign in ((usable_a, -1), (usable_b, 1))
+                for sample in side
+                if metric in sample.launch_ratios
+            ]
+            ratio = signed[0] if signed else None
             complete.append(_Round(usable_a, usable_b, ratio))
         elif key in elsewhere:
             one_sided.append((usable_a, usable_b))
@@ -244,7 +251,14 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
         rounds=len(counted_rounds),
         a=_average(a, metric),
         b=_average(b, metric),
-        d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
+        # Of sequential executions, each side's median of a round.
+        d=fmean(ratios)
+        if ratios
+        else median(
+            math.log(median(sample.metrics[metric] for sample in round_.b))
+            - math.log(median(sample.metrics[metric] for sample in round_.a))
+            for round_ in rounds
+        ),
         cpu_s=None if cpu_a is None or cpu_b is None else min(cpu_a, cpu_b),
         launches=ratios,
         hour=_find_hour((*a, *b)),
@@ -257,24 +271,6 @@ def _average(samples: Iterable[Sample], metric: str) -> float:
 
 def _find_hour(samples: Iterable[Sample]) -> int:
     return min(sample.started_us for sample in samples) // 3_600_000_000
-
-
-def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
-    """Find the median over rounds of ln(B/A) of sequential executions, each side's median of a round."""
-    return median(
-        math.log(median(sample.metrics[metric] for sample in round_.b))
-        - math.log(median(sample.metrics[metric] for sample in round_.a))
-        for round_ in rounds
-    )
-
-
-def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) -> float | None:
-    """Find ln(B/A) of a launch; it is recorded on one half, which may be either side here."""
-    for side, sign in ((a, -1), (b, 1)):
-        for sample in side:
-            if metric in sample.launch_ratios:
-                return sign * sample.launch_ratios[metric]
-    return None
 
 
 def _first_host(samples: Sequence[Sample]) -> str:
@@ -300,18 +296,16 @@ def check_controls(
     for metric in HEADLINE_METRICS:
         usable = _select_usable(controls, metric, Counter())
         usable = [control for control in usable if metric in control.launch_ratios]
-        if usable:
-            checks.append(_summarize_controls(metric, base, usable))
+        if not usable:
+            continue
+        ratios = [control.launch_ratios[metric] for control in usable]
+        spread, estimate = stdev(ratios) if len(ratios) > 1 else None, estimate_mean(ratios)
+        low, high = estimate.interval() if estimate else (None, None)
+        sharing = sum(control.shares_text for control in usable)
+        checks.append(
+            ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
+        )
     return tuple(checks)
-
-
-def _summarize_controls(metric: str, base: str, controls: Sequence[Sample]) -> ControlCheck:
-    ratios = [control.launch_ratios[metric] for control in controls]
-    sharing = sum(control.shares_text for control in controls)
-    spread = stdev(ratios) if len(ratios) > 1 else None
-    estimate = estimate_mean(ratios)
-    low, high = estimate.interval() if estimate else (None, None)
-    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
 
 
 Row = Mapping[str, Any]
@@ -426,12 +420,14 @@ def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[Exe
     def sort_key(key: Key) -> tuple[Any, ...]:
         return tuple((2,) if value is None else natural_sort_key(value) for value in key)
 
-    return [_make_group(key_, groups[key_]) for key_ in sorted(groups, key=sort_key)]
-
-
-def _make_group(key: Key, rows: Sequence[Row]) -> ExecutionGroup:
-    usable = tuple(row for row in rows if classify_outcome(row) is Outcome.GOOD)
-    return ExecutionGroup(key, usable, Counter(map(classify_outcome, select_counted(rows))))
+    return [
+        ExecutionGroup(
+            key_,
+            tuple(row for row in groups[key_] if classify_outcome(row) is Outcome.GOOD),
+            Counter(map(classify_outcome, select_counted(groups[key_]))),
+        )
+        for key_ in sorted(groups, key=sort_key)
+    ]
 
 
 def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -453,20 +449,17 @@ def find_distinguishing_names(
     """Find the names that distinguish groups: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
-    implied = set(_find_implied_columns(timed))
+    # These say no more than another column.
+    implied = set()
+    if all(row.get("storage_site") == row.get("site") for row in timed):
+        implied.add("storage_site")
+    contents = {(row.get("dataset"), row.get("dataset_hash")) for row in timed}
+    if len({name for name, _ in contents}) == len(contents):
+        implied.add("dataset_hash")
     columns = [
         name for name in beside if name not in implied and len({row[name] for row in timed}) > 1
     ]
     return (*columns, *varying)
-
-
-def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
-    """Find columns that say no more than another one."""
-    if all(row.get("storage_site") == row.get("site") for row in rows):
-        yield "storage_site"
-    contents = {(row.get("dataset"), row.get("dataset_hash")) for row in rows}
-    if len({name for name, _ in contents}) == len(contents):
-        yield "dataset_hash"
 
 
 def _mean_of_logs(values: Sequence[float]) -> float:

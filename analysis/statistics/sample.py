@@ -248,9 +248,12 @@ class Sample:
         if not self.plausible:
             return "implausible"
         value = self.metrics.get(metric)
-        if value == 0 and metric not in HEADLINE_METRICS:
+        if metric in HEADLINE_METRICS:
+            return "" if is_possible_time(value) else f"no {metric}"
+        if value == 0:
             return f"{metric} is 0"
-        return "" if _is_possible_value(metric, value) else f"no {metric}"
+        low, high = POSSIBLE_RANGE
+        return "" if value is not None and low <= value <= high else f"no {metric}"
 
 
 def _select_text(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
@@ -261,13 +264,6 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
     """Select the recorded values of some columns, by the names that are mapped to them."""
     values = {name: row.get(column) for name, column in columns.items()}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _is_possible_value(metric: str, value: float | None) -> bool:
-    if metric in HEADLINE_METRICS:
-        return is_possible_time(value)
-    low, high = POSSIBLE_RANGE
-    return value is not None and low <= value <= high
 
 
 def is_possible_time(seconds: float | None) -> bool:

@@ -400,8 +400,10 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     for cell in question.cells:
         failures = cell.failures
         if cell.test in tests and not question.is_here(cell):
-            failures, other_failures = _split_failures(failures, causes)
-            unshared[cell.site].update(count_causes(other_failures))
+            by_sign = {sign: count_causes({sign: 1}).keys() for sign in failures}
+            others = {s: n for s, n in failures.items() if by_sign[s].isdisjoint(causes)}
+            failures = {sign: n for sign, n in failures.items() if sign not in others}
+            unshared[cell.site].update(count_causes(others))
         if cell.good or failures:
             cells.append(replace(cell, failures=failures))
     compared = _tally_by("site", cells)
@@ -412,16 +414,6 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
         and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
     }
     return replace(question, cells=cells, causes=causes, other_causes=other_causes)
-
-
-def _split_failures(
-    failures: Mapping[FailureSign, int], causes: Collection[str]
-) -> tuple[dict[FailureSign, int], dict[FailureSign, int]]:
-    """Split failures into those by some causes, and the others."""
-    sides: tuple[dict[FailureSign, int], dict[FailureSign, int]] = ({}, {})
-    for sign, count in failures.items():
-        sides[count_causes({sign: 1}).keys().isdisjoint(causes)][sign] = count
-    return sides
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -496,7 +488,10 @@ def blame_commit(
     if len(failing) == len(commits):
         return attribution
     first = min(failing, key=lambda commit: commit.submitted_us)
-    by_site = _tally_commits(failing, question.other_causes)
+    by_site: defaultdict[str, Tally] = defaultdict(Tally)
+    for commit in failing:
+        for site in commit.by_site.keys() - question.other_causes.keys():
+            by_site[site] += commit.by_site[site]
     if attribution.culprit in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
         return _blame_test(attribution, first, by_site, sum(earlier, Tally()), question)
@@ -504,17 +499,6 @@ def blame_commit(
     if attribution.culprit is Culprit.SITE and not elsewhere.total:
         return replace(attribution, culprit=Culprit.UNKNOWN, commit=first.commit)
     return attribution
-
-
-def _tally_commits(
-    commits: Iterable[CommitCounts], other_sites: Collection[str]
-) -> defaultdict[str, Tally]:
-    """Sum up the measurements of commits by site, without some sites."""
-    by_site: defaultdict[str, Tally] = defaultdict(Tally)
-    for commit in commits:
-        for site in commit.by_site.keys() - {*other_sites}:
-            by_site[site] += commit.by_site[site]
-    return by_site
 
 
 def _blame_test(

@@ -36,7 +36,6 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
-    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -145,7 +144,12 @@ def _explain_failures(
     if outage := _find_downtime(store, runs):
         return _explain_by_downtime(*outage, runs)
     jobs = len({(run.campaign_id, run.job_id) for run in runs})
-    question = _make_question(site, by, test, jobs, runs, counts.list_cells(by, site, period))
+    cells = counts.list_cells(by, site, period)
+    # A storage is distinguishable from its site if other sites read it.
+    readers = {cell.site for cell in cells if cell.storage_site == site}
+    is_storage = by == STORAGE_SITE and readers != {site}
+    failures_per_job = sum(run.count for run in runs) / jobs
+    question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
     if attribution is None:
         return None
@@ -161,21 +165,6 @@ def _explain_failures(
     sentence = "; ".join(filter(None, (sentence + since, host)))
     action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
-
-
-def _make_question(
-    site: str,
-    by: str,
-    test: str,
-    jobs: int,
-    runs: Sequence[FailedRun],
-    cells: Sequence[OutcomeCell],
-) -> FailureQuestion:
-    failures_per_job = sum(run.count for run in runs) / jobs
-    # A storage is distinguishable from its site if other sites read it.
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    is_storage = by == STORAGE_SITE and readers != {site}
-    return compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
 
 
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:

@@ -404,6 +404,6 @@ def test_stored_phases_equal_compared_ones() -> None:
 
 
 def test_compared_sites_are_named_by_label_alone() -> None:
-    change = PhaseChange("phase", "", "half", "read", 1.0, 1.1, 0.1, 0.05, 0.15, 3)
+    change = PhaseChange("", "half", "read", 1.0, 1.1, 0.1, 0.05, 0.15, 3)
     (sentence,) = describe_phases([change])
     assert sentence.startswith("half, by phase, in % of the loop's CPU: read +10.00 [")
