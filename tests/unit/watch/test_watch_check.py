@@ -1,8 +1,9 @@
-"""Output of the plugin ``check``, and states from a service."""
+"""Output of the plugin ``check``, states from a service, and limits of a campaign."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from limited_campaign import fill_with_limits
 from local_servers import serve_http
 from measurement_factory import make_campaign_row, make_job_row
-from repository_code import invoke_command
+from repository_code import call_command, invoke_command
 
 from treehammer.cli import cli
 from treehammer.config import load_settings
@@ -145,7 +147,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def service_url() -> Iterator[str]:
     with serve_http(Answers) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -207,35 +209,37 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answers_are_unknown(url: str, tmp_path: Path, name: str) -> None:
+def test_hostile_answers_are_unknown(service_url: str, tmp_path: Path, name: str) -> None:
     Answers.body = HOSTILE[name]
     form = ("plugin", "json")[len(name) % 2]
-    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "--format", form)
+    done = run_check(tmp_path, "--site", SITE.name, "--url", service_url, "--format", form)
     assert (done.exception, done.return_value) == (None, 3)
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"SITE {SITE.name} UNKNOWN - the response ")
 
 
 @pytest.mark.parametrize("body", [HOSTILE["deeply nested"], HOSTILE["no state"], b"[1]"])
-def test_service_with_hostile_answers_is_unknown(url: str, tmp_path: Path, body: bytes) -> None:
+def test_service_with_hostile_answers_is_unknown(
+    service_url: str, tmp_path: Path, body: bytes
+) -> None:
     Answers.body = body
-    for arguments in (("--service", url), ("--all", "--url", url)):
+    for arguments in (("--service", service_url), ("--all", "--url", service_url)):
         done = run_check(tmp_path, *arguments)
         assert (done.exception, done.return_value) == (None, 3)
         assert done.stdout.startswith("TREEHAMMER UNKNOWN - ")
 
 
-def test_control_characters_do_not_reach_the_terminal(url: str, tmp_path: Path) -> None:
+def test_control_characters_do_not_reach_the_terminal(service_url: str, tmp_path: Path) -> None:
     Answers.body = changed(summary="\x1b[2Jgone\r\n\u2028x|y=1", details=["\x1b]0;t\x07"])
-    done = run_check(tmp_path, "--site", SITE.name, "--url", url, "-v")
+    done = run_check(tmp_path, "--site", SITE.name, "--url", service_url, "-v")
     assert (done.exception, done.return_value) == (None, 1)
     assert done.stdout.replace("\n", "").isprintable()
     assert "[2Jgone x/y=1" in done.stdout
 
 
-def test_states_of_a_service_are_read(url: str) -> None:
+def test_states_of_a_service_are_read(service_url: str) -> None:
     Answers.body = answer(STATE)
-    assert RemoteService(url, 10).fetch_states(AlarmKind.SITE, SITE.name) == [SITE]
+    assert RemoteService(service_url, 10).fetch_states(AlarmKind.SITE, SITE.name) == [SITE]
 
 
 def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,3 +281,44 @@ def test_only_what_people_read_names_what_waits(tmp_path: Path, words: str, is_n
     assert (
         "name of campaign (campaign): 2 of 2 measurements are not in" in done.output
     ) == is_named
+
+
+check_limits = partial(call_command, "check")
+
+
+def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> None:
+    fill_with_limits(
+        store,
+        {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"},
+        {"metric": "max_rss_bytes", "at_most": 1e9, "where": {"root": "6.40.00"}},
+        ratio=1.1,
+    )
+    result = check_limits(tmp_path, "--campaign", "last")
+    assert result.return_value == 1
+    assert result.output.startswith("Limits: 1 missed, 1 kept\n")
+    assert "≤ 1.02 × 6.38.00" in result.output
+    assert "≤ 1,000 MB" in result.output
+    assert "500.0 MB [500.0, 500.0]" in result.output
+    assert "Intervals of 95 % confidence" in result.output
+    text = check_limits(tmp_path, "--campaign", "last", "--format", "markdown").output
+    assert "### ❌ Limits of x: 1 missed, 1 kept" in text
+    assert "| ❌ missed | cpu\\_per\\_event\\_s | root=6.40.00 | ≤ 1.02 × 6.38.00 | 1." in text
+    assert "8 of 8 measured" in text
+    document = json.loads(check_limits(tmp_path, "--campaign", "last", "--format", "json").output)
+    assert (document["code"], document["planned"], document["measured"]) == (1, 8, 8)
+    (missed, met) = document["limits"]
+    assert (missed["state"], met["state"]) == ("missed", "kept")
+    assert math.isclose(missed["value"], 1.1, rel_tol=0.01)
+
+
+def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
+    fill_with_limits(store)
+    for arguments, message in (
+        (["--campaign", "last"], "the test of name of campaign states no limit; add [[expect]]"),
+        (["--campaign", "last", "--url", "http://x"], "are mutually exclusive"),
+        (["--campaign", "last", "--site", "A"], "give one of --site, --release"),
+        (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
+        (["--campaign", "none"], "UNKNOWN"),
+    ):
+        result = check_limits(tmp_path, *arguments)
+        assert (result.return_value, message in result.output) == (3, True), result.output

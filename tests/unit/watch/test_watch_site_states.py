@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import sqlalchemy as sa
@@ -36,6 +37,14 @@ from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import assess_site
+from treehammer.watch.states.rule_judgements import (
+    ReplayWindow,
+    RuleMemory,
+    RunWindow,
+    StateJudgement,
+    judge_runs,
+    replay_rule,
+)
 from treehammer.watch.states.site_status import (
     StatusUpdate,
     find_probe_time,
@@ -44,9 +53,12 @@ from treehammer.watch.states.site_status import (
     update_states,
 )
 from treehammer.watch.states.status_rules import (
+    RULES_FILE,
     OperationsStatusRule,
     ShareRule,
+    StatusRule,
     StatusRules,
+    WindowRule,
     load_shipped_rules,
     parse_status_rules,
 )
@@ -619,3 +631,29 @@ def test_override_holds_for_one_door(store: Store) -> None:
     uses = evaluate_use(store, 1)
     assert "excluded since" in uses.describe_door("A", "https")
     assert (uses.describe_door("A", "root"), uses.summarize("A")) == ("", Usability.USABLE)
+
+
+def test_registered_rule_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StatusRule, "MODELS", dict(StatusRule.MODELS))
+
+    class TideRule(WindowRule):
+        """Warning when nothing ran at high water."""
+
+        kind: Literal["tide"]
+
+    @judge_runs.register(TideRule)
+    def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> StateJudgement:
+        return StateJudgement(SiteState.WARNING, f"{len(window.runs)} runs in {rule.window}")
+
+    text = RULES_FILE.read_text() + '[rules.water]\nkind = "tide"\nwindow = "24h"\n'
+    rules = parse_status_rules(text, "status_rules.toml")
+    rule = rules.rules["water"]
+    assert isinstance(rule, TideRule)
+    assert json.loads(rules.document)["rules"]["water"] == {"kind": "tide", "window": "24h"}
+    latest = StatusChangeRow("", "site", "SITE_A", "water", "ok")
+    (change,) = replay_rule(rule, [], latest, ReplayWindow(0, 100, 10), {})
+    assert (change.since_us, change.state, change.reason) == (
+        10,
+        SiteState.WARNING,
+        "0 runs in 24h",
+    )
