@@ -78,7 +78,7 @@ def software() -> SoftwareRequest:
 
 @pytest.fixture
 def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace ROOT by a writer of a 3 MB file; return the recorded requests."""
+    """Replace ROOT by a writer of a 3 MB file, and prepare none; return the recorded requests."""
     asked: list[str] = []
 
     def run(
@@ -127,4 +127,5 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {"root": request.version, "layouts": layouts, "others": ["Runs"], "old_ntuples": []}
 
     monkeypatch.setattr(root_process, "run_action", run)
+    monkeypatch.setattr(root_process, "prepare_root", lambda request, *_: request)
     return asked
