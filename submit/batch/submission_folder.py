@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import BatchSystem, JobDescription
 from treehammer.submit.batch.job_folders import remove_folder_atomically, require_folder_name
@@ -191,6 +192,11 @@ class FolderBatch(BatchSystem, Generic[F]):
         """Return the ids of jobs that are known and not final."""
         statuses = self.query(batch_ids)
         return {batch_id for batch_id, status in statuses.items() if not status.state.is_final}
+
+    def find_held(self, batch_ids: Iterable[str]) -> list[str]:
+        """Return the ids of held jobs."""
+        statuses = self.query(batch_ids)
+        return [b for b, status in statuses.items() if status.state is JobState.HELD]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove submissions whose jobs are all listed and final; return the freed bytes.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from treehammer.analysis.status.site_uses import SiteUses
 from treehammer.collectors.job_spec import LOCAL_BATCH, SoftwareRequest
@@ -20,11 +18,11 @@ from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
-from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import add_review
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.server_watch import ServerWatch, load_watches
+from treehammer.submit.planning.reading_checks import check_contents, list_content_notes
+from treehammer.submit.planning.server_watch import load_watches
 from treehammer.submit.planning.site_selection import (
     SiteSelection,
     select_doors,
@@ -73,65 +71,48 @@ def plan_request(
             where=definition.test.name,
             hint=f"Install Treehammer with {vertical}/, or choose another test.",
         )
-    preparation = InputPreparation(request, pinned, settings, bars)
-    sites = preparation.select_doors(sites)
-    inputs, watches = preparation.prepare(sites)
+    releases = parse_releases(definition)
+    # Doors that all of its software can read come first.
+    sites = select_doors(sites, definition, request.options, releases)
+    watches = load_watches(request, definition, settings)
+    _check_pacing(request.options.pace, sites.job_sites)
+    inputs = _prepare_inputs(request, pinned, releases, sites, settings, bars)
     return add_review(make_plan(request, pinned, sites, inputs, watches), settings, store)
 
 
-@dataclass(frozen=True)
-class InputPreparation:
-    """Prepares what the jobs of a request need: software, datasets, and tests that watch servers.
-
-    Without ``bars`` nothing is fetched.
-    """
-
-    request: CampaignRequest
-    pinned: PinnedTest
-    settings: Settings
-    bars: ProgressFactory | None
-
-    @cached_property
-    def _releases(self) -> dict[str, SoftwareRequest]:
-        return parse_releases(self.pinned.definition)
-
-    def select_doors(self, sites: SiteSelection) -> SiteSelection:
-        """Select the doors that the test reads, those that its software can read first."""
-        return select_doors(sites, self.pinned.definition, self.request.options, self._releases)
-
-    def prepare(self, sites: SiteSelection) -> tuple[JobInputs, list[ServerWatch]]:
-        """Prepare the inputs of jobs at the selected doors.
-
-        Raises:
-            TreehammerError: an input is not available, or the test does not fit to it.
-        """
-        definition, settings = self.pinned.definition, self.settings
-        watches = load_watches(self.request, definition, settings)
-        _check_pacing(self.request.options.pace, sites.job_sites)
-        site_software = resolve_site_software(sites.job_sites, self._releases)
-        releases = self._releases
-        notes: list[str] = []
-        is_local = any(site.batch == LOCAL_BATCH for site in sites.job_sites)
-        if is_local:
-            where = f"{definition.test.name}: axis root"
-            check_unknown_wheels(releases.values(), settings.software_dir, where=where)
-            releases, notes = _prepare_releases(releases, settings, self.bars)
-        names = definition.dataset_names if definition.dataset else ()
-        manifests = [_find_manifest(name, sites.accesses, settings, self.bars) for name in names]
-        _check_trees(definition, manifests, releases.values())
-        check_contents(definition, manifests, self.pinned.folder)
-        if self.bars and is_local:
-            for release in releases.values():
-                try_root(release)
-        placement = find_placement(
-            manifests,
-            sites.accesses,
-            settings,
-            timeout_s=self.request.options.replica_timeout_s if self.bars else 0.0,
-            bars=self.bars or no_progress,
-        )
-        notes += list_content_notes(definition, manifests)
-        return JobInputs(releases, site_software, manifests, placement, notes), watches
+def _prepare_inputs(
+    request: CampaignRequest,
+    pinned: PinnedTest,
+    releases: Mapping[str, SoftwareRequest],
+    sites: SiteSelection,
+    settings: Settings,
+    bars: ProgressFactory | None,
+) -> JobInputs:
+    """Prepare software and datasets of jobs at the selected doors; without ``bars`` fetch nothing."""
+    definition = pinned.definition
+    site_software = resolve_site_software(sites.job_sites, releases)
+    notes: list[str] = []
+    is_local = any(site.batch == LOCAL_BATCH for site in sites.job_sites)
+    if is_local:
+        where = f"{definition.test.name}: axis root"
+        check_unknown_wheels(releases.values(), settings.software_dir, where=where)
+        releases, notes = _prepare_releases(releases, settings, bars)
+    names = definition.dataset_names if definition.dataset else ()
+    manifests = [_find_manifest(name, sites.accesses, settings, bars) for name in names]
+    _check_trees(definition, manifests, releases.values())
+    check_contents(definition, manifests, pinned.folder)
+    if bars and is_local:
+        for release in releases.values():
+            try_root(release)
+    placement = find_placement(
+        manifests,
+        sites.accesses,
+        settings,
+        timeout_s=request.options.replica_timeout_s if bars else 0.0,
+        bars=bars or no_progress,
+    )
+    notes += list_content_notes(definition, manifests)
+    return JobInputs(releases, site_software, manifests, placement, notes)
 
 
 def _find_manifest(

@@ -49,12 +49,12 @@ from treehammer.submit.campaigns.attempt_rows import (
     RejectedFile,
     build_attempt_rows,
     clear_recovered_failures,
+    describe_holds,
     last_attempt_of,
     list_record_files,
     mark_job_gone,
     read_record,
 )
-from treehammer.submit.campaigns.hold_causes import describe_holds
 
 #: Seconds that a submission by an unknown process has to queue its jobs.
 SUBMITTER_GRACE_S = 120.0

@@ -280,11 +280,7 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
             for site in plan.sites
             if 0 < site.ceilings.jobs < (jobs := jobs_by_site[site.name])
         ),
-        *(
-            line
-            for traffic in _measure_traffic(plan, costs)
-            for line in _traffic_violations(plan, traffic)
-        ),
+        *_traffic_violations(plan, costs),
     ]
 
 
@@ -412,50 +408,36 @@ def _sum_wall_times(costs: Iterable[SiteCost]) -> dict[str, float]:
     return walls
 
 
-@dataclass
-class _StorageTraffic:
-    """Traffic that a plan causes at the storage of a site.
-
-    ``rate`` is in bytes per second, ``slots`` counts the jobs that read at a time.
-    """
-
-    site: Site
-    read_bytes: int = 0
-    rate: float = 0.0
-    slots: int = 0
-
-
-def _measure_traffic(plan: Plan, costs: Iterable[SiteCost]) -> list[_StorageTraffic]:
+def _traffic_violations(plan: Plan, costs: Sequence[SiteCost]) -> Iterator[str]:
+    """Describe each storage that more is read from than its site allows."""
     slots, walls = _slots_by_site(plan), _sum_wall_times(costs)
-    traffic = {site.name: _StorageTraffic(site) for site in plan.storage_sites}
+    costs_by_storage: dict[str, list[SiteCost]] = defaultdict(list)
     for cost in costs:
-        storage, readers = traffic[cost.storage_site], slots.get(cost.site, 1)
-        read_bytes = cost.read_bytes or 0
-        storage.read_bytes += read_bytes
-        storage.slots += readers
-        if walls[cost.site]:
-            storage.rate += readers * read_bytes / walls[cost.site]
-    return [*traffic.values()]
-
-
-def _traffic_violations(plan: Plan, traffic: _StorageTraffic) -> Iterator[str]:
-    site, ceilings = traffic.site, traffic.site.ceilings
-    days = max(plan.options.pace.spread_s / SECONDS_PER_DAY, 1.0)
-    if ceilings.bytes_per_day and traffic.read_bytes / days > ceilings.bytes_per_day:
-        hours = -(-traffic.read_bytes * 24 // ceilings.bytes_per_day)
-        yield (
-            f"Site {site.name} allows at most {ceilings.bytes_per_day / 1e9:,.6g} GB a day "
-            f"(ceilings.bytes_per_day); {traffic.read_bytes / days / 1e9:,.6g} GB are planned: "
-            f"spread them, --spread {hours}h."
+        costs_by_storage[cost.storage_site].append(cost)
+    pace = plan.options.pace
+    days = max(pace.spread_s / SECONDS_PER_DAY, 1.0)
+    for site in plan.storage_sites:
+        ceilings, readings = site.ceilings, costs_by_storage[site.name]
+        read_bytes = sum(cost.read_bytes or 0 for cost in readings)
+        if ceilings.bytes_per_day and read_bytes / days > ceilings.bytes_per_day:
+            hours = -(-read_bytes * 24 // ceilings.bytes_per_day)
+            yield (
+                f"Site {site.name} allows at most {ceilings.bytes_per_day / 1e9:,.6g} GB a day "
+                f"(ceilings.bytes_per_day); {read_bytes / days / 1e9:,.6g} GB are planned: "
+                f"spread them, --spread {hours}h."
+            )
+        readers = sum(slots.get(cost.site, 1) for cost in readings)
+        rate = sum(
+            slots.get(cost.site, 1) * (cost.read_bytes or 0) / walls[cost.site]
+            for cost in readings
+            if walls[cost.site]
         )
-    rate = traffic.rate / 1e6
-    if ceilings.mb_per_s and rate > ceilings.mb_per_s:
-        allowed = int(min(plan.options.pace.in_flight, traffic.slots) * ceilings.mb_per_s / rate)
-        remedy = (
-            f"run fewer at a time, --in-flight {allowed}" if allowed else "read less of each file"
-        )
-        yield (
-            f"Site {site.name} allows at most {ceilings.mb_per_s:,.4g} MB/s (ceilings.mb_per_s); "
-            f"{pluralize(traffic.slots, 'concurrent job')} would read about {rate:,.4g} MB/s: "
-            f"{remedy}."
-        )
+        rate /= 1e6
+        if ceilings.mb_per_s and rate > ceilings.mb_per_s:
+            allowed = int(min(pace.in_flight, readers) * ceilings.mb_per_s / rate)
+            remedy = f"run fewer at a time, --in-flight {allowed}"
+            yield (
+                f"Site {site.name} allows at most {ceilings.mb_per_s:,.4g} MB/s (ceilings.mb_per_s); "
+                f"{pluralize(readers, 'concurrent job')} would read about {rate:,.4g} MB/s: "
+                f"{remedy if allowed else 'read less of each file'}."
+            )

@@ -310,7 +310,9 @@ class JobPlanner:
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         content = self.inputs.find_manifest(variant.dataset)
-        passes = 1 if _is_read_once(entry) else definition.test.passes
+        # A second pass would read what the first left in a cache.
+        is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
+        passes = 1 if is_cold or kind == CHECKSUM else definition.test.passes
         shared = self._values_by_commit.get(variant.commit, self.campaign_values)
         values = shared | {
             "job_id": spec.job_id,
@@ -338,7 +340,11 @@ class JobPlanner:
             "door": door.name,
             "door_protocol": door.protocol,
             "passes_planned": passes,
-            **_known_axis_values(variant),
+            # The columns of the known axes, except the door, which has its own columns.
+            **{f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"},
+            "axis_branches": str(variant["branches"]),
+            "axis_cache_mb": float(variant["cache_mb"]),
+            "axis_events": float(variant["events"]),
         }
         return ExecutionSpec(
             round=entry.round,
@@ -479,25 +485,6 @@ def _list_left_out(manifest: Manifest | None, tree: str) -> dict[str, tuple[str,
     }
 
 
-def _known_axis_values(variant: Variant) -> dict[str, Scalar]:
-    """Return the columns of the known axes, except the door, which has its own columns."""
-    values: dict[str, Scalar] = {
-        f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"
-    }
-    return values | {
-        "axis_branches": str(variant["branches"]),
-        "axis_cache_mb": float(variant["cache_mb"]),
-        "axis_events": float(variant["events"]),
-    }
-
-
-def _is_read_once(entry: OrderedExecution) -> bool:
-    """Return whether a second pass would read what the first left in a cache."""
-    variant = entry.variant
-    is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
-    return is_cold or entry.kind == CHECKSUM
-
-
 def read_payload(pinned: PinnedTest) -> str:
     """Read a Python payload; '' for another one."""
     definition = pinned.definition
@@ -519,14 +506,6 @@ def _reader_key(variant: Variant) -> tuple[str, str, str]:
     return str(values["root"]), str(values.get(FORMAT_AXIS, "")), variant.dataset
 
 
-def _list_accesses(groups: Iterable[VariantGroup]) -> dict[tuple[str, str, str], set[Scalar]]:
-    """List how each reader of the groups gets its files."""
-    accesses: dict[tuple[str, str, str], set[Scalar]] = {}
-    for variant in chain.from_iterable(group.variants for group in groups):
-        accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
-    return accesses
-
-
 def _checksum_variants(
     definition: TestDefinition, groups: Iterable[VariantGroup]
 ) -> Iterator[Variant]:
@@ -534,7 +513,9 @@ def _checksum_variants(
 
     Other known axes take their default value, a test's own axes their first value.
     """
-    accesses = _list_accesses(groups)
+    accesses: dict[tuple[str, str, str], set[Scalar]] = {}
+    for variant in chain.from_iterable(group.variants for group in groups):
+        accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
     own_values = {
         name: values[0]
         for name, values in definition.axes.items()

@@ -87,23 +87,15 @@ def matching(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def validate_submit_value(value: str) -> str:
-    """Accept the value of a submit command, a line that is not empty.
-
-    Raises:
-        PydanticCustomError: the value is empty or no line.
-    """
+def _validate_submit_value(value: str) -> str:
+    """Accept the value of a submit command, a line that is not empty."""
     if not validate_line(value):
         raise invalid_value("is empty (expected a value)")
     return value
 
 
-def validate_view(value: str) -> str:
-    """Accept a view on CVMFS, or the absolute path of one on a site's nodes.
-
-    Raises:
-        PydanticCustomError: it is neither.
-    """
+def _validate_view(value: str) -> str:
+    """Accept a view on CVMFS, or the absolute path of one on a site's nodes."""
     if not PurePosixPath(value).is_absolute():
         try:
             parse_cvmfs(value, value, "")
@@ -114,12 +106,8 @@ def validate_view(value: str) -> str:
     return value
 
 
-def validate_writable_path(value: str) -> str:
-    """Accept an absolute path at the storage other than its root.
-
-    Raises:
-        PydanticCustomError: the path cannot be a folder for files of load tests.
-    """
+def _validate_writable_path(value: str) -> str:
+    """Accept an absolute path at the storage other than its root."""
     validate_line(value)
     path = PurePosixPath(value)
     if not path.is_absolute() or not path.name or ".." in path.parts or re.search(r"[?#]", value):
@@ -127,12 +115,8 @@ def validate_writable_path(value: str) -> str:
     return str(path)
 
 
-def validate_software(value: str) -> str:
-    """Accept a value of the root axis, in which ``{version}`` stands for the release.
-
-    Raises:
-        PydanticCustomError: the value is not valid for the root axis.
-    """
+def _validate_software(value: str) -> str:
+    """Accept a value of the root axis, in which ``{version}`` stands for the release."""
     text = value.replace("{version}", "6.40.00")
     if "{" in text or "}" in text:
         raise invalid_value(f"{value!r} contains braces other than {{version}}")
@@ -143,12 +127,8 @@ def validate_software(value: str) -> str:
     return value
 
 
-def validate_grid_resource(value: str) -> str:
-    """Accept a grid resource of a known kind in HTCondor's format.
-
-    Raises:
-        PydanticCustomError: the kind is unknown, or the number of words is wrong.
-    """
+def _validate_grid_resource(value: str) -> str:
+    """Accept a grid resource of a known kind in HTCondor's format."""
     if not value:
         return value
     kind, *words = value.split()
@@ -166,12 +146,8 @@ def validate_grid_resource(value: str) -> str:
     return value
 
 
-def validate_eviction(command: str) -> str:
-    """Accept a command in which ``{server}``, ``{path}`` and ``{url}`` stand for a file's address.
-
-    Raises:
-        PydanticCustomError: no such place, other braces, or unbalanced quotes.
-    """
+def _validate_eviction(command: str) -> str:
+    """Accept a command in which ``{server}``, ``{path}`` and ``{url}`` stand for a file's address."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -187,12 +163,8 @@ def validate_eviction(command: str) -> str:
     return command
 
 
-def validate_address(address: str) -> str:
-    """Accept HOST:PORT, or nothing.
-
-    Raises:
-        PydanticCustomError: no host, or no port from 1 to 65535.
-    """
+def _validate_address(address: str) -> str:
+    """Accept HOST:PORT, or nothing."""
     host, _, port = address.rpartition(":")
     if not address:
         return address
@@ -201,7 +173,7 @@ def validate_address(address: str) -> str:
     return address
 
 
-def validate_protocol(protocol: str) -> str:
+def _validate_protocol(protocol: str) -> str:
     """Accept the protocols of doors, shipped or of another package."""
     if protocol in storage_access.PROTOCOLS or load_extension(
         ExtensionGroup.DOOR_PROTOCOLS, protocol
@@ -277,7 +249,7 @@ _Origin = Annotated[
         "is no address of a server, such as root://origin.example:1094",
     ),
 ]
-_SubmitValue = Annotated[ScalarText, AfterValidator(validate_submit_value)]
+_SubmitValue = Annotated[ScalarText, AfterValidator(_validate_submit_value)]
 
 
 class Ceilings(StrictModel):
@@ -319,7 +291,7 @@ class LoadPermission(StrictModel):
     mb_per_s: float = Field(
         0.0, ge=0, lt=1e12, description="Traffic in megabytes (10⁶ bytes) per second."
     )
-    writable: Annotated[str, AfterValidator(validate_writable_path)] = Field(
+    writable: Annotated[str, AfterValidator(_validate_writable_path)] = Field(
         "", description="Absolute path at the storage for files that load tests write and remove."
     )
 
@@ -337,7 +309,7 @@ class LoadPermission(StrictModel):
 class DoorCache(StrictModel):
     """A cache behind a door, which tests with the axis server_cache empty and whose counts they read."""
 
-    evict: Annotated[FilledLine, AfterValidator(validate_eviction)] = Field(
+    evict: Annotated[FilledLine, AfterValidator(_validate_eviction)] = Field(
         "xrdfs {server} cache evict {path}",
         description="Command that removes one file from the cache, run on the job's node; {server} is "
         "HOST:PORT of the door, {path} the file's path there, {url} its whole URL.",
@@ -346,7 +318,7 @@ class DoorCache(StrictModel):
         "",
         description="Folder of the cache as jobs see it, with a .cinfo beside each file; empty if they cannot.",
     )
-    monitor: Annotated[Line, AfterValidator(validate_address)] = Field(
+    monitor: Annotated[Line, AfterValidator(_validate_address)] = Field(
         "",
         description="HOST:PORT on the job's node to which the cache sends its pfc stream (xrootd.mongstream).",
     )
@@ -356,7 +328,7 @@ class Door(StrictModel):
     """A storage endpoint; tests that name no door use the first."""
 
     name: Name = Field(description='Value of the door axis, e.g. "root".')
-    protocol: Annotated[str, AfterValidator(validate_protocol)] = Field(
+    protocol: Annotated[str, AfterValidator(_validate_protocol)] = Field(
         description="Protocol by which ROOT reads.",
         json_schema_extra={"enum": list(storage_access.PROTOCOLS)},
     )
@@ -376,7 +348,7 @@ class Door(StrictModel):
         description="Server from which a cache fetches files, as root://HOST:PORT: measurements record its "
         "version and the round trip to it.",
     )
-    link: Annotated[str, AfterValidator(validate_address)] = Field(
+    link: Annotated[str, AfterValidator(_validate_address)] = Field(
         "",
         description="HOST:PORT of the control of a link before the data's origin, which the axes latency_ms "
         "and bandwidth_mbit set; without one, jobs start a proxy on their node.",
@@ -462,7 +434,7 @@ class Site(NamedTable):
     requirements: Line = Field(
         "", description="ClassAd expression that selects its machines in the pool."
     )
-    grid_resource: Annotated[Line, AfterValidator(validate_grid_resource)] = Field(
+    grid_resource: Annotated[Line, AfterValidator(_validate_grid_resource)] = Field(
         "",
         description='Resource of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".',
     )
@@ -480,7 +452,7 @@ class Site(NamedTable):
         description="Python interpreter that starts the worker on its nodes. Where it is missing or older than "
         "3.9, others on the node are looked for.",
     )
-    python_views: Items[Annotated[FilledLine, AfterValidator(validate_view)]] = Field(
+    python_views: Items[Annotated[FilledLine, AfterValidator(_validate_view)]] = Field(
         default_factory=tuple,
         description="Views whose Python starts the worker where the nodes have none of their own, e.g. "
         '"LCG_106/x86_64-el9-gcc13-opt" on CVMFS, or absolute paths.',
@@ -488,7 +460,7 @@ class Site(NamedTable):
     labels: Items[Name] = Field(
         default_factory=tuple, description="Words that select the site: --sites label:WORD."
     )
-    software: dict[Line, Annotated[Line, AfterValidator(validate_software)]] = Field(
+    software: dict[Line, Annotated[Line, AfterValidator(_validate_software)]] = Field(
         default_factory=dict,
         description="ROOT release -> value of the root axis at this site, with {version} for the release; "
         '"*" stands for all other releases. Empty: the values of the test.',

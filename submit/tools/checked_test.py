@@ -46,12 +46,12 @@ from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload
-from treehammer.submit.planning.content_checks import (
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, make_payload_spec
+from treehammer.submit.planning.reading_checks import (
     ContentProblem,
     DatasetContents,
     find_content_problems,
 )
-from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, make_payload_spec
 from treehammer.text_formatting import ProgressFactory
 
 #: A trial that takes longer hangs.
@@ -119,7 +119,13 @@ def find_payload_problems(
     """
     definition = pinned.definition
     specs = []
-    for number, variant in enumerate(_select_variants(definition), start=1):
+    # One variant for each ROOT and format.
+    variants: dict[tuple[object, object], Variant] = {}
+    for door in definition.axes.get("door", ("",)):
+        for variant in expand_variants(definition, str(door)):
+            values = dict(variant.values)
+            variants.setdefault((values["root"], values.get("format")), variant)
+    for number, variant in enumerate(variants.values(), start=1):
         request: SoftwareRequest = parse_software_request(str(variant["root"]))
         software = prepare_root(request, settings.software_dir, bars)
         specs.append(make_trial_spec(number, dict(variant.values), software, definition))
@@ -181,16 +187,6 @@ def _try_execution(
         execution.run()
     loop = library_builds.find_loop(context, spec)
     return PayloadTrial(execution.failure, loop.loop_hash if loop else "")
-
-
-def _select_variants(definition: TestDefinition) -> list[Variant]:
-    """Select one variant for each ROOT and format."""
-    variants: dict[tuple[object, object], Variant] = {}
-    for door in definition.axes.get("door", ("",)):
-        for variant in expand_variants(definition, str(door)):
-            values = dict(variant.values)
-            variants.setdefault((values["root"], values.get("format")), variant)
-    return list(variants.values())
 
 
 def make_trial_spec(

@@ -29,9 +29,9 @@ from treehammer.datasets.manifest import (
 )
 from treehammer.errors import ConfigError, DatasetError, DefinitionError
 from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.submit.planning.content_checks import check_contents
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.reading_checks import check_contents
 from treehammer.submit.planning.site_selection import SiteSelection, select_doors
 from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 from treehammer.submit.sites.replicas import RucioPlacement

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -299,57 +299,38 @@ def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str]
     Raises:
         CountingError: the costs differ from the total that callgrind states.
     """
-    parser = _CallgrindParser()
+    costs: Counter[tuple[str, str]] = Counter()
+    stated_total: int | None = None
+    libraries: dict[str, str] = {}
+    functions: dict[str, str] = {}
+    names = {"ob": libraries, "cob": libraries, "fn": functions, "cfn": functions}
+    library = function = ""
+    is_call = False
     for line in lines:
-        parser.add_line(line.rstrip("\n"))
-    if parser.stated_total is None or parser.stated_total != sum(parser.costs.values()):
+        if line[:1] in _COST_START:
+            fields = line.split()
+            # The cost of a call is inclusive.
+            if len(fields) > 1 and not is_call:
+                costs[library, function] += int(fields[1])
+            is_call = False
+            continue
+        key, _, value = line.rstrip("\n").partition("=")
+        is_call = key == "calls"
+        if key in names:
+            name = _resolve_name(names[key], value)
+            if key == "ob":
+                library = shorten_library(name)
+            elif key == "fn":
+                function = UNNAMED if name.startswith("0x") else name
+        elif line.startswith("totals:"):
+            stated_total = int(line.split()[1])
+    if stated_total is None or stated_total != costs.total():
         raise CountingError(
-            f"callgrind states {parser.stated_total} instructions, its functions sum to "
-            f"{sum(parser.costs.values())}",
+            f"callgrind states {stated_total} instructions, its functions sum to {costs.total()}",
             where=where,
             hint="The file is incomplete, or of an unknown version of valgrind.",
         )
-    return parser.costs
-
-
-@dataclass
-class _CallgrindParser:
-    """State of the parser: names by their numbers, the current function, and the costs."""
-
-    costs: Counter[tuple[str, str]] = field(default_factory=Counter)
-    stated_total: int | None = None
-    _libraries: dict[str, str] = field(default_factory=dict)
-    _functions: dict[str, str] = field(default_factory=dict)
-    _library: str = ""
-    _function: str = ""
-    _skips_cost: bool = False
-
-    def add_line(self, line: str) -> None:
-        if line[:1] in _COST_START:
-            fields = line.split()
-            # The cost after a call is inclusive.
-            if len(fields) > 1 and not self._skips_cost:
-                self.costs[self._library, self._function] += int(fields[1])
-            self._skips_cost = False
-            return
-        key, equals, value = line.partition("=")
-        if equals:
-            self._add_specification(key, value)
-        elif line.startswith("totals:"):
-            self.stated_total = int(line.split()[1])
-
-    def _add_specification(self, key: str, value: str) -> None:
-        if key == "ob":
-            self._library = shorten_library(_resolve_name(self._libraries, value))
-        elif key == "fn":
-            name = _resolve_name(self._functions, value)
-            self._function = UNNAMED if name.startswith("0x") else name
-        elif key == "cob":
-            _resolve_name(self._libraries, value)
-        elif key == "cfn":
-            _resolve_name(self._functions, value)
-        elif key == "calls":
-            self._skips_cost = True
+    return costs
 
 
 def _resolve_name(names: dict[str, str], text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.config import Settings
@@ -428,9 +428,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             BatchError: HTCondor does not answer.
         """
-        held_ids = [
-            b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD
-        ]
+        held_ids = self.find_held(batch_ids)
         for log, procs in self._group_by_cluster(held_ids):
             constraint = f"{log.constraint(procs)} && JobStatus == {HELD_STATUS}"
             self.connection.act_on_jobs("Release", constraint, "treehammer resume")

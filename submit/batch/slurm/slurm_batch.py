@@ -233,11 +233,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number."""
-        held_ids = [
-            batch_id
-            for batch_id, status in self.query(batch_ids).items()
-            if status.state is JobState.HELD
-        ]
+        held_ids = self.find_held(batch_ids)
         self._act(["scontrol", "release"], held_ids)
         return len(held_ids)
 

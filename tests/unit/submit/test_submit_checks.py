@@ -32,7 +32,6 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
-from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (
@@ -43,6 +42,7 @@ from treehammer.submit.planning.permission_checks import (
     list_setting_violations,
 )
 from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview
+from treehammer.submit.planning.reading_checks import check_contents, list_content_notes
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door, DoorCache, LoadPermission, Site
 from treehammer.submit.sites.site_registry import load_sites

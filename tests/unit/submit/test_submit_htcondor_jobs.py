@@ -25,7 +25,7 @@ from treehammer.submit.batch.htcondor.pool import (
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
 from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, JobDescription, JobStatus
-from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
+from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED

@@ -14,7 +14,7 @@ from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.submit.batch.slurm import slurm_batch, slurm_commands
 from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
-from treehammer.submit.campaigns.hold_causes import describe_holds, explain_end
+from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.sites_file import read_sites_file
