@@ -104,10 +104,13 @@ def run_action(
         if answer is None:
             raise _explain_end(action, request, work, process.returncode, log)
         if "error" in answer:
+            # ROOT's own first error may tell that no space is left.
+            log.seek(0)
+            errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
             raise DatasetError(
                 answer["error"]["message"],
                 where=answer["error"]["where"],
-                hint=_first_root_error(log),
+                hint=next((f"ROOT said: {line}" for line in errors), ""),
             )
     result: dict[str, Any] = answer["result"]
     if request.version and result["root"] != request.version:
@@ -186,10 +189,3 @@ def _exchange_messages(
                 on_done(work.done, str(work))
                 reported_s = time.monotonic()
     return None
-
-
-def _first_root_error(log: IO[str]) -> str:
-    """Find ROOT's own first error, e.g. that no space is left."""
-    log.seek(0)
-    errors = (line.strip() for line in log if line.startswith(("SysError in", "Error in")))
-    return next((f"ROOT said: {line}" for line in errors), "")

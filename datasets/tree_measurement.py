@@ -182,6 +182,8 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
     unzipped = _add_embedded(item["unzipped"], item["embedded"])
     clusters = _add_embedded(item["clusters"], item["embeddedClusters"], record_share)
     embedded_baskets = [size * record_share for size in item["embeddedBaskets"]]
+    largest = max(1, round(TOP_BRANCH_SHARE * len(zipped)))
+    total = math.fsum(zipped)
     return TreeLayout(
         tree=item["tree"],
         format=item["format"],
@@ -190,7 +192,7 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
         unzipped_bytes=sum(unzipped),
         zipped_bytes=sum(item["zipped"]) + round(embedded_zipped),
         embedded_bytes=round(embedded_zipped),
-        top2_share=_share_of_largest(zipped),
+        top2_share=math.fsum(sorted(zipped)[-largest:]) / total if total else 0.0,
         clusters=len(item["clusters"]),
         cluster_zipped_bytes=summarize_values([size for size in clusters if size]),
         basket_zipped_bytes=summarize_values([*item["baskets"], *embedded_baskets]),
@@ -202,12 +204,6 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
         basket_order=" and ".join(item["sorted"]) or "neither" if item["format"] == TTREE else "",
         mean_jump_bytes=item["mean_jump"],
     )
-
-
-def _share_of_largest(sizes: Sequence[float]) -> float:
-    count = max(1, round(TOP_BRANCH_SHARE * len(sizes)))
-    total = math.fsum(sizes)
-    return math.fsum(sorted(sizes)[-count:]) / total if total else 0.0
 
 
 def summarize_values(values: Sequence[float]) -> Distribution:

@@ -278,13 +278,9 @@ def _relate(page: str, file: str) -> str:
     return posixpath.relpath(file, posixpath.dirname(page) or ".")
 
 
-def _has_rows(tables: Mapping[str, list[dict[str, Any]]]) -> bool:
-    return any(tables.values())
-
-
 #: Page -> whether its tables say anything.
 _HAS_CONTENT: Mapping[str, Callable[[Mapping[str, list[dict[str, Any]]]], bool]] = {
-    "changes": _has_rows,
+    "changes": lambda tables: any(tables.values()),
     "release": lambda tables: bool(tables.get("ratios") or tables.get("checks")),
     "published": lambda tables: any(row["measured"] is not None for row in tables["results"]),
 }

@@ -118,7 +118,13 @@ class _Rewriting:
             self._shorten_table(table, parents[parents[table]])
         for items in [*self._root.iter("ul"), *self._root.iter("ol")]:
             self._shorten(items, "li", self._max_rows)
-        self._complete_head()
+        head = self._root.find("head")
+        assert head is not None
+        for link in [link for link in head.iter("link") if link.get("rel") == "alternate"]:
+            head.remove(link)
+        kinds = {self._page.feed: "application/atom+xml", self._page.data: "application/json"}
+        for address, kind in kinds.items():
+            SubElement(head, "link", rel="alternate", type=kind, href=address)
         self._complete_footer()
         text = tostring(self._root, encoding="unicode", method="html")
         for number, drawing in enumerate(self._drawings):
@@ -138,7 +144,12 @@ class _Rewriting:
             elif child.tag in ("script", "link"):
                 self._rewrite_resource(parent, child)
             elif child.tag == "span" and child.get("class") == "downloads":
-                self._link_data(child)
+                # Replace the files of a table by those of the page.
+                tail = child.tail
+                child.clear()
+                child.tail = tail
+                child.set("class", "downloads")
+                SubElement(child, "a", href=f"#{_DATA_FILES}").text = "data"
             else:
                 self._clean(child)
                 if child.tag == "a":
@@ -164,14 +175,6 @@ class _Rewriting:
         else:
             _unlink(parent, link)
 
-    def _link_data(self, downloads: Element) -> None:
-        """Replace the files of a table by those of the page."""
-        tail = downloads.tail
-        downloads.clear()
-        downloads.tail = tail
-        downloads.set("class", "downloads")
-        SubElement(downloads, "a", href=f"#{_DATA_FILES}").text = "data"
-
     def _draw(self, plot: Element) -> None:
         """Draw a chart, which scripts replace when a reader wants to zoom."""
         canvas, script = plot.find("div"), plot.find("script")
@@ -183,7 +186,11 @@ class _Rewriting:
         drawing = draw_inline(specification, f"figure{number}", "")
         # The canvas has the label; pages of many points would double in size.
         drawing = drawing.replace(' role="img" aria-label=""', ' aria-hidden="true"', 1)
-        drawing = _OWN_WIDTH.sub(_limit_width, _NEEDLESS.sub("", drawing), count=1)
+        drawing = _OWN_WIDTH.sub(
+            lambda match: f"max-width: {_MAX_SCALE * float(match[1]):.0f}px; ",
+            _NEEDLESS.sub("", drawing),
+            count=1,
+        )
         self._drawings.append(drawing)
         canvas.text = _placeholder(number)
         canvas.set("tabindex", "0")  # Narrow screens scroll it.
@@ -228,15 +235,6 @@ class _Rewriting:
         SubElement(remainder, "a", href=f"#{_DATA_FILES}").text = "data"
         return remainder
 
-    def _complete_head(self) -> None:
-        head = self._root.find("head")
-        assert head is not None
-        for link in [link for link in head.iter("link") if link.get("rel") == "alternate"]:
-            head.remove(link)
-        kinds = {self._page.feed: "application/atom+xml", self._page.data: "application/json"}
-        for address, kind in kinds.items():
-            SubElement(head, "link", rel="alternate", type=kind, href=address)
-
     def _complete_footer(self) -> None:
         """Add the files of the page to its footer."""
         paragraph = self._root.find("body/footer/p")
@@ -244,7 +242,10 @@ class _Rewriting:
         paragraph.set("id", _DATA_FILES)
         files = {"JSON": self._page.data, **self._page.further, "Feed": self._page.feed}
         for title, address in files.items():
-            _append_text(paragraph, _SEPARATOR)
+            if len(paragraph):
+                paragraph[-1].tail = (paragraph[-1].tail or "") + _SEPARATOR
+            else:
+                paragraph.text = (paragraph.text or "") + _SEPARATOR
             SubElement(paragraph, "a", href=address).text = title
 
 
@@ -266,11 +267,6 @@ def _unlink(parent: Element, link: Element) -> None:
     else:
         link.tag = "span"
         link.attrib = {key: value for key, value in link.attrib.items() if key == "class"}
-
-
-def _limit_width(match: re.Match[str]) -> str:
-    """Enlarge a drawing little."""
-    return f"max-width: {_MAX_SCALE * float(match[1]):.0f}px; "
 
 
 def _needs_server(element: Element) -> bool:
@@ -332,13 +328,6 @@ def _set_text_before(parent: Element, child: Element, text: str) -> None:
         parent[place - 1].tail = text
     else:
         parent.text = text
-
-
-def _append_text(parent: Element, text: str) -> None:
-    if len(parent):
-        parent[-1].tail = (parent[-1].tail or "") + text
-    else:
-        parent.text = (parent.text or "") + text
 
 
 def _remove(parent: Element, child: Element) -> None:

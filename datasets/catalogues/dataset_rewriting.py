@@ -241,7 +241,10 @@ class _DatasetRewriter:
             "Reading the values of the source", self._home, self._source.files
         )
         after = self._hash_values("Reading the values again", self._folder, files)
-        _check_same_values(before, after, left_out)
+        wrong = [*_find_differing_leaves(before, after, bool(left_out))]
+        if not left_out and not wrong and before.checksum != after.checksum:
+            wrong = ["the checksum of all"]
+        _reject_differences(wrong, "leaves")
         objects = 0 if self._options.writes_rntuple else self._compare_objects(after)
         origin = {
             "kind": REWRITTEN,
@@ -362,31 +365,13 @@ class _DatasetRewriter:
             for path, content, layout in zip(paths, contents, layouts, strict=True)
         )
         for file in files:
-            self._check_order(file)
+            order, measured = self._options.order, file.layout.basket_order
+            if order in ("entry", "branch") and order not in measured.split():
+                raise DatasetError(
+                    f"its baskets should lie by {order} and do not (measured: {measured})",
+                    where=file.name,
+                )
         return files, describe_content(content)
-
-    def _check_order(self, file: ManifestFile) -> None:
-        """Check the requested order by the positions of the baskets in the file."""
-        order, measured = self._options.order, file.layout.basket_order
-        if order in ("entry", "branch") and order not in measured.split():
-            raise DatasetError(
-                f"its baskets should lie by {order} and do not (measured: {measured})",
-                where=file.name,
-            )
-
-
-def _check_same_values(
-    before: ValueChecksums, after: ValueChecksums, left_out: Mapping[str, str]
-) -> None:
-    """Refuse a result whose content differs from the source.
-
-    Raises:
-        DatasetError: Values differ; the message lists some of the leaves.
-    """
-    wrong = [*_find_differing_leaves(before, after, bool(left_out))]
-    if not left_out and not wrong and before.checksum != after.checksum:
-        wrong = ["the checksum of all"]
-    _reject_differences(wrong, "leaves")
 
 
 def _reject_differences(wrong: Sequence[str], noun: str) -> None:

@@ -82,11 +82,6 @@ def format_block(kib: float) -> str:
     return f"{kib / 1024:g} MiB" if kib >= 1024 else f"{kib:g} KiB"
 
 
-def _format_column(read: str, block_kib: float) -> str:
-    """Format a short label of a column, which is narrow: ``10 % 64K``."""
-    return f"{read.removeprefix('whole ')} {format_block(block_kib).replace(' ', '')[:-2]}"
-
-
 def _shorten_releases(releases: Sequence[str]) -> dict[str, str]:
     """Leave out the name of the server if all releases have the same: ``5.8.1``."""
     starts = {re.match(r"\D*", release)[0] for release in releases}  # type: ignore[index]
@@ -209,7 +204,10 @@ def _lay_out_cost(comparison: CacheComparison) -> FigureLayout:
         title="Cost of the cache",
         titles=("share of the file, size of block (K: KiB, M: MiB)", COST_TITLE),
         groups=("", "read", "cache and condition"),
-        places=[_format_column(read, block) for read, block in columns],
+        places=[
+            f"{read.removeprefix('whole ')} {format_block(block).replace(' ', '')[:-2]}"
+            for read, block in columns
+        ],
         better="lower",
         limit=LIMIT,
     )

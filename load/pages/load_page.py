@@ -109,6 +109,7 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
     levels, steps = draw_figures(details, campaign.test_name) if request.is_html else ([], [])
     campaign_name = campaign.name or campaign.id
     title = f"Load of {campaign_name}"
+    alone = f"{pluralize(lonely, 'measurement')} began without a common start." if lonely else ""
     sections = (
         ui.headline(conclude(details)),
         _show_running(request, campaign),
@@ -118,7 +119,9 @@ def load_page(request: PageRequest[LoadQuery]) -> PageContent:
             if details.selection is None
             else _describe_chosen(details, details.selection, previews, levels, steps)
         ),
-        _describe_starts(previews["starts"], lonely),
+        ui.Titled(
+            "Common starts", ui.if_filled(previews["starts"]), ui.Paragraph(alone), anchor="starts"
+        ),
     )
     crumbs = [
         ui.Link("Campaigns", link_to("campaigns")),
@@ -258,11 +261,6 @@ def _describe_course(
         ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),
         anchor="time",
     )
-
-
-def _describe_starts(starts: DataTable, lonely: int) -> ui.Titled | None:
-    alone = f"{pluralize(lonely, 'measurement')} began without a common start." if lonely else ""
-    return ui.Titled("Common starts", ui.if_filled(starts), ui.Paragraph(alone), anchor="starts")
 
 
 def _name_operation(operation: str, side: str) -> str:

@@ -237,15 +237,11 @@ def _repeat_options(context: click.Context) -> Iterator[str]:
             yield from (parameter.opts[0], _PASSWORD.sub(r"\1***", value))
 
 
-def _replace_unencodable_output() -> None:
-    """Print '?' for characters that the output's encoding lacks, instead of failing."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-
-
 def main() -> None:
     """Run the command and exit with the documented exit code."""
-    _replace_unencodable_output()
+    # '?' stands for characters that the output's encoding lacks, instead of failing.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         with explain_missing_extra():
             code = cli.main(standalone_mode=False)

@@ -60,16 +60,12 @@ def parse_stream_packet(packet: bytes) -> Iterator[FileClose]:
         try:
             record = decode_json(line[position:])
             if record["event"] == "file_close":
-                yield _read_close(record)
+                names = ("b_hit", "b_miss", "b_bypass", "b_todisk")
+                counts = ReadCounts(*(int(record[name]) for name in names))
+                prefetched = int(record.get("b_prefetch", 0))
+                yield FileClose(str(record["lfn"]), int(record["blk_size"]), counts, prefetched)
         except (ValueError, KeyError, TypeError):
             continue
-
-
-def _read_close(record: Mapping[str, Any]) -> FileClose:
-    names = ("b_hit", "b_miss", "b_bypass", "b_todisk")
-    counts = ReadCounts(*(int(record[name]) for name in names))
-    prefetched = int(record.get("b_prefetch", 0))
-    return FileClose(str(record["lfn"]), int(record["blk_size"]), counts, prefetched)
 
 
 class StreamListener:
