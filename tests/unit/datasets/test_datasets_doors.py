@@ -7,7 +7,8 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import unquote
@@ -375,10 +376,13 @@ def test_plain_port_behind_https_is_reported(storage: str) -> None:
 def test_closed_port_is_reported(protocol: str) -> None:
     with serve_tcp() as port:
         pass
-    result = probe(f"{protocol}://127.0.0.1:{port}//store")
+    url = f"{protocol}://127.0.0.1:{port}//store"
+    result = probe(url)
     assert result.problem == "does not answer: Connection refused"
     assert "firewall" in result.remedy
     assert "does not answer: " in probe(f"{protocol}://no.such.host.invalid//store").problem
+    unanswered = FileObservation(failure=NO_RESPONSE, message="Connection refused")
+    assert doors.stat_file(url) == doors.read_file(url, 1) == unanswered
 
 
 @pytest.mark.usefixtures("short_window")
@@ -455,17 +459,6 @@ def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
     )
 
 
-def test_dead_door_is_reported() -> None:
-    with serve_tcp() as port:
-        pass
-    for url in (f"root://127.0.0.1:{port}//f", f"http://127.0.0.1:{port}/f"):
-        assert (
-            doors.stat_file(url)
-            == doors.read_file(url, 1)
-            == FileObservation(failure=NO_RESPONSE, message="Connection refused")
-        )
-
-
 @pytest.mark.usefixtures("short_window")
 def test_silent_xrootd_door_gives_no_observation() -> None:
     with serve_tcp() as port:
@@ -526,6 +519,9 @@ def test_door_may_omit_size_of_file(lying_door: str) -> None:
     assert "(the door does not state its size)" in result.details
 
 
+read_file = partial(doors.read_file, size=SIZE)
+
+
 @pytest.mark.parametrize("kind", ["slow-headers", "drip"])
 def test_dripping_answer_ends_at_deadline(
     lying_door: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -543,17 +539,25 @@ def test_dripping_answer_ends_at_deadline(
 
 
 @pytest.mark.parametrize(
-    ("kind", "failure", "message"),
+    ("request_file", "kind", "failure", "message"),
     [
-        ("cut", NO_RESPONSE, f"the connection ended after {SIZE // 2} of {SIZE} bytes"),
-        ("unframed", NO_RESPONSE, "the server states no length"),
-        ("partial", FAILED, "status 206 instead of the file"),
-        ("circle", FAILED, "redirects in a circle"),
-        ("elsewhere", FAILED, "no http or https URL"),
+        (read_file, "cut", NO_RESPONSE, f"the connection ended after {SIZE // 2} of {SIZE} bytes"),
+        (read_file, "unframed", NO_RESPONSE, "the server states no length"),
+        (read_file, "partial", FAILED, "status 206 instead of the file"),
+        (read_file, "circle", FAILED, "redirects in a circle"),
+        (read_file, "elsewhere", FAILED, "no http or https URL"),
+        (doors.stat_file, "lengthless", FAILED, "no Content-Length"),
+        (doors.stat_file, "circle", FAILED, "in a circle"),
     ],
 )
-def test_read_names_broken_rule(lying_door: str, kind: str, failure: str, message: str) -> None:
-    observed = doors.read_file(f"{lying_door}/{kind}/f", SIZE)
+def test_requests_name_the_broken_rule(
+    lying_door: str,
+    request_file: Callable[[str], FileObservation],
+    kind: str,
+    failure: str,
+    message: str,
+) -> None:
+    observed = request_file(f"{lying_door}/{kind}/f")
     assert observed.failure == failure
     assert message in observed.message
 
@@ -635,15 +639,6 @@ def test_endless_answer_is_another_file(lying_door: str) -> None:
     observed = doors.read_file(f"{lying_door}/infinite/f", SIZE)
     assert observed.failure == ""
     assert SIZE < (observed.size or 0) <= SIZE + http_door.READ_BLOCK_BYTES
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"), [("lengthless", "no Content-Length"), ("circle", "in a circle")]
-)
-def test_stat_names_broken_rule(lying_door: str, kind: str, message: str) -> None:
-    observed = doors.stat_file(f"{lying_door}/{kind}/f")
-    assert observed.failure == FAILED
-    assert message in observed.message
 
 
 def test_token_stays_at_door(door: str, tmp_path: Path) -> None:
