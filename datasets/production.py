@@ -19,7 +19,7 @@ from treehammer.datasets.manifest import (
     digest_file,
 )
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, RawSpec
-from treehammer.datasets.tree_measurement import measure_layouts
+from treehammer.datasets.tree_measurement import measure_files
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import (
     ProgressCallback,
@@ -92,7 +92,7 @@ def write_merged_file(
         "basket_memory": spec.layout.basket_memory,
     }
     writer_facts = root_process.run_action("merge", request, software, on_done)
-    (layout,) = measure_layouts([source], software, tree=spec.tree)
+    (layout,), _ = measure_files([source], software, tree=spec.tree)
     source_facts = spec.source.model_dump(include={"file", "about", "size", "sha256"})
     return {**writer_facts, "source": {**source_facts, "layout": asdict(layout)}}
 

@@ -50,17 +50,6 @@ class TreeContent:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-def measure_layouts(
-    paths: Sequence[Path],
-    software: SoftwareRequest,
-    *,
-    tree: str = "",
-    bars: ProgressFactory = no_progress,
-) -> tuple[TreeLayout, ...]:
-    """Measure the main tree or RNTuple of each file, as :func:`measure_files`."""
-    return measure_files(paths, software, tree=tree, bars=bars)[0]
-
-
 def measure_files(
     paths: Sequence[Path],
     software: SoftwareRequest,

@@ -1,4 +1,7 @@
-"""Writer of a published site: follows the links of the first page, and writes each page with its data."""
+"""Writer of a published site: follows the links of the first page, and writes each page with its data.
+
+The badge of a question is a small SVG of two words and a verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ import lzma
 import posixpath
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from treehammer.publish import badge, feed
+from treehammer.analysis.comparison.conclusion import SCOPE_WORDS
+from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.publish import feed
 from treehammer.publish.page_reader import PageReader
 from treehammer.publish.static_html import StaticPage, list_links
 from treehammer.text_formatting import ProgressFactory
@@ -102,8 +108,8 @@ class SiteWriter:
         for page in self._pages.values():
             if row := comparisons.get(page.address):
                 subject = row["compared"].partition(",")[0]
-                message, color = badge.describe_verdicts(row["verdicts"])
-                self._write(page.badge, badge.draw_badge(subject, message, color).encode())
+                message, color = describe_verdicts(row["verdicts"])
+                self._write(page.badge, draw_badge(subject, message, color).encode())
         entries = [*self._list_entries(comparisons)]
         self._write(FEED, feed.write_feed(entries, self.address, FEED))
         self._write_manifest()
@@ -284,3 +290,47 @@ _HAS_CONTENT: Mapping[str, Callable[[Mapping[str, list[dict[str, Any]]]], bool]]
     "release": lambda tables: bool(tables.get("ratios") or tables.get("checks")),
     "published": lambda tables: any(row["measured"] is not None for row in tables["results"]),
 }
+
+
+#: Verdicts by their colors on which white text is readable.
+_COLORS = {Verdict.SLOWER: "#a8380b", Verdict.FASTER: "#0b6b4a", Verdict.SAME: "#0b5a94"}
+_OPEN_COLOR = "#5a646e"
+_LETTER_WIDTH, _PADDING, _HEIGHT = 6.6, 8, 20
+
+
+def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+    """Describe the verdicts on the first metric in a few words, with their color.
+
+    Args:
+        counts: metric -> scope -> verdict -> how many variants.
+    """
+    scopes = next(iter(counts.values()), {})
+    # On one host, nothing is known over sites: the widest scope that has an answer counts.
+    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
+    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
+    verdicts = Counter(next(iter(answered or counted), {}))
+    total = verdicts.total()
+    certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
+    if certain:
+        words = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in certain)
+        return (words if total == 1 else f"{words} of {total}"), _COLORS[certain[0]]
+    (verdict, _), *_ = verdicts.most_common(1) or [(Verdict.NOT_ENOUGH, 0)]
+    return str(verdict), _COLORS.get(Verdict(verdict), _OPEN_COLOR)
+
+
+def draw_badge(subject: str, message: str, color: str) -> str:
+    """Draw a badge."""
+    left, right = (2 * _PADDING + _LETTER_WIDTH * len(text) for text in (subject, message))
+    width = left + right
+    texts = "".join(
+        f'<text x="{place:.0f}" y="14">{escape(text)}</text>'
+        for place, text in ((left / 2, subject), (left + right / 2, message))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{_HEIGHT}" role="img" '
+        f'aria-label="{escape(subject)}: {escape(message)}">'
+        f'<rect width="{left:.0f}" height="{_HEIGHT}" fill="#1d2329"/>'
+        f'<rect x="{left:.0f}" width="{right:.0f}" height="{_HEIGHT}" fill="{color}"/>'
+        '<g fill="#fff" text-anchor="middle" font-family="DejaVu Sans,Verdana,sans-serif" '
+        f'font-size="11">{texts}</g></svg>\n'
+    )

@@ -238,7 +238,7 @@ class FolderCatalogue:
                 with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest_file(path, advance)
                 dataset_verification.check_pinned_checksum(plan, content, writer_facts)
-                (layout,) = tree_measurement.measure_layouts([path], software, tree=plan.tree)
+                (layout,), _ = tree_measurement.measure_files([path], software, tree=plan.tree)
                 origin = {
                     "kind": MERGED if isinstance(plan, dataset_specs.MergedSpec) else GENERATED,
                     "description": plan.dataset.description,

@@ -23,13 +23,12 @@ from repository_code import call_command, invoke_command
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
-from treehammer.publish.badge import describe_verdicts, draw_badge
 from treehammer.publish.pages.verdicts_page import lay_out_trend
 from treehammer.publish.public_names import PublicNames
 from treehammer.publish.publication import Publication, PublicationRequest, publish_site
 from treehammer.publish.site_check import PublishedSite
 from treehammer.publish.site_update import update_site
-from treehammer.publish.site_writer import name_file
+from treehammer.publish.site_writer import describe_verdicts, draw_badge, name_file
 from treehammer.publish.static_html import MAX_PAGE_BYTES, StaticPage
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import VerdictEvidence
@@ -156,7 +155,7 @@ def test_selection_publishes_comparisons_of_its_campaigns_alone(
 
 
 def test_copy_lacks_keys_and_the_audit_trail(folder: Path, tmp_path: Path) -> None:
-    from treehammer.publish.public_copy import copy_public
+    from treehammer.publish.publication import copy_public
 
     source = find_settings(folder).database
     copy = copy_public(source, tmp_path / "copy.db", [], with_hosts=False, with_people=False)
