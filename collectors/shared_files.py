@@ -54,6 +54,10 @@ class IrregularFileError(OSError):
     """A path that holds no file with content: a FIFO, a device, a socket, a folder or a link."""
 
 
+class FileTooLargeError(ValueError):
+    """A file with more content than its reader accepts."""
+
+
 def open_regular_file(path: PathLike, *, follows_links: bool = False) -> BinaryIO:
     """Open a file that another user may have replaced by a pipe or device.
 
@@ -93,12 +97,13 @@ def read_regular_file(path: PathLike, max_bytes: int) -> str:
     Raises:
         IrregularFileError: it is no regular file.
         OSError: it cannot be opened.
-        ValueError: it is larger than ``max_bytes``, or not UTF-8.
+        FileTooLargeError: it is larger than ``max_bytes``.
+        ValueError: it is not UTF-8.
     """
     with open_regular_file(path) as stream:
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise ValueError(f"larger than {max_bytes} bytes")
+        raise FileTooLargeError(f"larger than {max_bytes} bytes")
     return content.decode("utf-8")
 
 

@@ -248,7 +248,12 @@ class Repository:
         listing = self._read_git(
             "ls-tree", "-r", "-z", "-l", "--full-tree", f"{commit}:{'' if path == '.' else path}"
         )
-        entries = tuple(_parse_entry(line) for line in listing.split("\0") if line)
+        entries = []
+        for line in filter(None, listing.split("\0")):
+            facts, _, name = line.partition("\t")
+            mode, _, id_, size = facts.split()
+            # Submodules and missing objects have no size; reading the latter fails later.
+            entries.append(GitFile(name, mode, id_, int(size) if size.isdigit() else 0))
         for entry in entries:
             if entry.mode == SUBMODULE_MODE:
                 raise SourceError(
@@ -261,7 +266,7 @@ class Repository:
                 raise SourceError(
                     f"contains a file with the unsafe name {entry.name!r}", where=where
                 )
-        return entries
+        return tuple(entries)
 
     def list_refs(self) -> dict[str, str]:
         """List branches and tags: full name -> full hash of the commit."""
@@ -475,13 +480,6 @@ def _list_remote_refs(
 def _check_ref(ref: str) -> None:
     if not ref or ref.startswith("-") or not ref.isprintable() or " " in ref:
         raise SourceError(f"{ref!r} is not a ref", hint="Name a branch, a tag or a commit.")
-
-
-def _parse_entry(line: str) -> GitFile:
-    facts, _, name = line.partition("\t")
-    mode, _, id_, size = facts.split()
-    # Submodules and missing objects have no size; reading the latter fails later.
-    return GitFile(name, mode, id_, int(size) if size.isdigit() else 0)
 
 
 def _unknown_ref_error(ref: str, names: Iterable[str], display_name: str) -> SourceError:

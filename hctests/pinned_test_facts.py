@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED
@@ -11,14 +11,12 @@ from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.execution_order import (
-    OrderedExecution,
     derive_job_seed,
     expand_variants,
     group_variants,
     order_job,
 )
 from treehammer.hctests.definition.judged_metrics import find_numeric_metric
-from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
@@ -83,7 +81,10 @@ def build_variant_rows(
     for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
         for group in group_variants(definition, *shared):
             number = len(orders) + 1
-            letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
+            letters = {
+                variant: _VARIANT_LETTERS[n] if n < len(_VARIANT_LETTERS) else f"<{n + 1}>"
+                for n, variant in enumerate(group.variants)
+            }
             defaults = {"door": shared[0]} if "door" in definition.axes else {}
             rows += [
                 {
@@ -96,21 +97,11 @@ def build_variant_rows(
             ]
             seed = derive_job_seed(definition.test.seed, number)
             order = order_job(definition, group, seed)
-            orders.append(
-                {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
-            )
+            texts: dict[int, str] = {}
+            for execution in order:
+                texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
+            orders.append({"job": number, "executions": len(order), "orders": list(texts.values())})
     return rows, orders
-
-
-def _variant_letter(number: int) -> str:
-    return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
-
-
-def _format_orders(order: Iterable[OrderedExecution], letters: Mapping[Variant, str]) -> list[str]:
-    texts: dict[int, str] = {}
-    for execution in order:
-        texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
-    return list(texts.values())
 
 
 def list_facts(
@@ -150,10 +141,11 @@ def list_facts(
 def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[str]:
     """Describe the facts of a test in lines."""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
+    commit = f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"
     of_each = "site" if definition.bundles_doors else "site and door"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
-        "from": f"{facts['repository']} {facts['path']} ({_describe_commit(facts)})",
+        "from": f"{facts['repository']} {facts['path']} ({commit if facts['commit'] else 'not in Git'})",
         "payload": f"{facts['payload']} ({facts['kind']})",
         "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
         "hash": facts["test_hash"][:16],
@@ -177,9 +169,3 @@ def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[st
         metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
         pairs.append(("expect", limit.describe(metric.unit)))
     return [f"{name:8} {text}" for name, text in pairs]
-
-
-def _describe_commit(facts: dict[str, Any]) -> str:
-    if not facts["commit"]:
-        return "not in Git"
-    return f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"

@@ -12,7 +12,7 @@ import posixpath
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -182,28 +182,19 @@ def _pin_value(
         at_commit = pin_test(str(pinned.folder), settings, {}, shared)
     else:
         at_commit = pin_at_commit(pinned, spec, text, settings, shared)
-    merged = _merge_definitions(pinned.definition, at_commit.definition)
-    _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
-    return replace(at_commit, definition=merged)
-
-
-def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
-    """Combine the definition shared by all commits with that of one commit."""
-    keys = {key: getattr(at_commit.test, key) for key in ("payload", "files", "load", "imports")}
+    common, own = pinned.definition, at_commit.definition
+    keys = {key: getattr(own.test, key) for key in ("payload", "files", "load", "imports")}
     tables = ("settings", "environment", "metrics", "build")
-    replaced = {table: getattr(at_commit, table) for table in tables}
-    return common.replace(test=common.test.replace(**keys), **replaced)
-
-
-def _check_branch_files(definition: TestDefinition, where: str) -> None:
-    """Check that a commit has the files ``@FILE`` that list branches."""
-    for value in definition.axis_values("branches"):
-        if value.startswith("@") and value[1:] not in definition.test.files:
+    replaced = {table: getattr(own, table) for table in tables}
+    merged = common.replace(test=common.test.replace(**keys), **replaced)
+    for value in merged.axis_values("branches"):
+        if value.startswith("@") and value[1:] not in merged.test.files:
             raise DefinitionError(
                 f"there is no file {value[1:]!r}, which lists branches",
-                where=where,
+                where=f"{_describe_value(text)}: {pinned.path}",
                 hint="Give branches that both commits have, -P branches=...",
             )
+    return replace(at_commit, definition=merged)
 
 
 def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> TestDefinition:
@@ -276,9 +267,14 @@ def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
     Raises:
         SourceError: the folder, repository or ref is missing or cannot be fetched.
     """
-    folder = _find_existing_folder(where)
-    if folder:
-        return tuple(str(path) for path in _find_test_folders(folder))
+    existing_folder = _find_existing_folder(where)
+    if existing_folder:
+        tests = []
+        for place, folders, names in os.walk(existing_folder):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            if TEST_FILE_NAME in names:
+                tests.append(place)
+        return tuple(tests)
     match = _SPEC_PATTERN.fullmatch(where)
     if not match:
         raise SourceError(
@@ -304,13 +300,6 @@ def _find_existing_folder(spec: str) -> Path | None:
         return path.resolve() if path.is_dir() else None
     except OSError:  # not a path: too long, or with a NUL
         return None
-
-
-def _find_test_folders(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if TEST_FILE_NAME in names:
-            yield Path(place)
 
 
 def _pin_working_tree(folder: Path, axes: _TypedAxes, overrides: Mapping[str, str]) -> PinnedTest:
@@ -511,14 +500,13 @@ def _is_intact(folder: Path, entries: Sequence[GitFile]) -> bool:
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     }
-    return names == {entry.name for entry in entries} and all(
-        _matches_entry(folder / entry.name, entry) for entry in entries
-    )
-
-
-def _matches_entry(path: Path, entry: GitFile) -> bool:
-    if path.is_symlink() or entry.mode == LINK_MODE:
-        if not path.is_symlink() or entry.mode != LINK_MODE:
+    if names != {entry.name for entry in entries}:
+        return False
+    for entry in entries:
+        path = folder / entry.name
+        if path.is_symlink() != (entry.mode == LINK_MODE):
             return False
-        return compute_object_id(os.fsencode(path.readlink()), entry.id) == entry.id
-    return compute_object_id(path.read_bytes(), entry.id) == entry.id
+        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        if compute_object_id(content, entry.id) != entry.id:
+            return False
+    return True

@@ -8,13 +8,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from typing import (
-    Dict,
-    Iterable,
-    Iterator,
-    Optional,
-    Tuple,
-)
+from typing import Dict, Iterable, Iterator, Optional, Tuple
 
 #: Name of a latency that people read, in s -> its quantile.
 QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}

@@ -13,16 +13,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from typing import (
-    Any,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..json_documents import decode_json
 from .latency_histograms import MAX_ENCODED, QUANTILES, LatencyHistogram

@@ -17,11 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, List, NoReturn, Tuple
 
-from .setup_commands import (
-    drop_foreign_python,
-    extract_error_line,
-    raise_setup_error,
-)
+from .setup_commands import drop_foreign_python, extract_error_line, raise_setup_error
 from .wheels import Release, describe_python, environment_python, write_marker
 
 # Downloads are verified against the pinned hashes, or, for a wheel that is not listed, against the

@@ -19,11 +19,7 @@ from typing import Dict, Mapping, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..shared_files import write_atomically
-from .setup_commands import (
-    drop_foreign_root,
-    raise_setup_error,
-    run_tool,
-)
+from .setup_commands import drop_foreign_root, raise_setup_error, run_tool
 
 #: Architecture of the wheels whose hashes are listed, as ``uname -m`` prints it.
 HASHED_MACHINE = "x86_64"

@@ -185,11 +185,9 @@ class StopSignals:
 
     def drain(self) -> None:
         """Make ``fd`` unreadable until the next signal."""
-        try:
+        with suppress(BlockingIOError):
             while os.read(self.fd, 4096):
                 pass
-        except BlockingIOError:
-            pass
 
 
 class ForkedCall:

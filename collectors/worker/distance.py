@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Dict, Mapping, Optional, Tuple
+from dataclasses import replace
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from ..http_requests import Deadline, TimedConnection
@@ -74,11 +74,10 @@ def _ask_link(control: str, question: str) -> Tuple[float, float]:
     raise OSError(f"the link at {control} does not answer: {problem}")
 
 
-@dataclass
-class _Proxy:
+class _Proxy(NamedTuple):
     """A running proxy before one server."""
 
-    process: subprocess.Popen[bytes]
+    process: "subprocess.Popen[bytes]"
     target: str
     address: str
 
@@ -170,9 +169,8 @@ class JobDistance:
                 self._settings[control] = read_link(control)
             actual = set_link(control, *requested)
         except OSError as error:
-            raise ExecutionError(
-                Failure("software-setup", "distance", "setup", f"{error}.", transient=True)
-            ) from error
+            failure = Failure("software-setup", "distance", "setup", f"{error}.", transient=True)
+            raise ExecutionError(failure) from error
         if actual != requested:
             message = f"The link at {control} refused {requested[0]:g} ms, {requested[1]:g} Mbit/s."
             raise ExecutionError(Failure("software-setup", "distance", "setup", message))
@@ -238,9 +236,8 @@ class JobDistance:
             process.kill()
             process.wait()
             message = f"The proxy to {target} did not start on the node."
-            raise ExecutionError(
-                Failure("software-setup", "distance", "setup", message, transient=True)
-            )
+            failure = Failure("software-setup", "distance", "setup", message, transient=True)
+            raise ExecutionError(failure)
         return _Proxy(process, target, f"{_HOST}:{own_port}")
 
     def find_server_behind(self, data_server: str) -> str:

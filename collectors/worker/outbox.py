@@ -13,19 +13,9 @@ import os
 import random
 import time
 from collections import deque
+from contextlib import suppress
 from enum import Enum
-from typing import (
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Set,
-)
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
 from ..job_spec import OUTBOX_FILE
 from ..json_documents import load_json
@@ -53,13 +43,13 @@ class Outbox:
         self.folder = folder
         self.url = url.rstrip("/")
         state = _load_outbox(folder)
-        # Another service has none of these records.
-        is_same_service = state.get("service") == self.url
-        self.acknowledged: Set[str] = set(state["acknowledged"]) if is_same_service else set()
-        self.conflicting: Set[str] = set(state["conflicting"]) if is_same_service else set()
-        self.refused: Dict[str, str] = dict(state["refused"]) if is_same_service else {}
-        self.problem = str(state["problem"]) if is_same_service else ""
-        self.retry_after_s = float(state["retry_after_s"]) if is_same_service else 0.0
+        if state.get("service") != self.url:  # another service has none of these records
+            state = {}
+        self.acknowledged: Set[str] = set(state.get("acknowledged", ()))
+        self.conflicting: Set[str] = set(state.get("conflicting", ()))
+        self.refused: Dict[str, str] = dict(state.get("refused", {}))
+        self.problem = str(state.get("problem", ""))
+        self.retry_after_s = float(state.get("retry_after_s", 0.0))
 
     def pending(self) -> List[str]:
         """List the identities of records that the service neither has nor refused."""
@@ -94,12 +84,10 @@ class Outbox:
             "problem": self.problem,
             "retry_after_s": self.retry_after_s,
         }
-        try:
+        with suppress(OSError):
             write_atomically(
                 os.path.join(self.folder, OUTBOX_FILE), json.dumps(document, indent=1) + "\n"
             )
-        except OSError:
-            pass
 
     def summarize(self) -> Dict[str, Any]:
         """Summarize the outbox for ``attempt.json``."""

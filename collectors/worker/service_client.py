@@ -115,7 +115,20 @@ class ServiceEndpoint:
         try:
             # A slow line may take longer for a large body, as long as it goes on.
             deadline = Deadline(timeout_s, bytes_per_s=MIN_BYTES_PER_S)
-            with self._send_request(self.url + path, content, deadline) as reply:
+            try:
+                # The service may speak plain HTTP on this machine; redirects are not followed.
+                reply = send_request(
+                    "POST",
+                    self.url + path,
+                    deadline,
+                    {**_make_headers(self._token), "Content-Encoding": "gzip"},
+                    body=content,
+                    context=self._tls,
+                    follows=False,
+                )
+            except urllib.error.HTTPError as answer:
+                reply = answer
+            with reply:
                 return _parse_response(
                     reply.code,
                     reply.headers,
@@ -159,18 +172,6 @@ class ServiceEndpoint:
         connection.set_tunnel(host, port)
         return connection
 
-    def _send_request(self, url: str, content: bytes, deadline: Deadline) -> Any:
-        """Send a request; return the reply of any status."""
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        # The service may speak plain HTTP on this machine; redirects are not followed.
-        headers["Authorization"] = f"Bearer {self._token}"
-        try:
-            return send_request(
-                "POST", url, deadline, headers, body=content, context=self._tls, follows=False
-            )
-        except urllib.error.HTTPError as error:
-            return error
-
 
 class ServiceSession:
     """An open connection to a service: no request waits for its set-up, so its time is one round trip."""
@@ -181,7 +182,7 @@ class ServiceSession:
         self._connection = connection
         self._timeout_s = timeout_s
         self._base = base
-        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        self._headers = _make_headers(token)
 
     def exchange(self, path: str, body: str, expected: Sequence[str]) -> ServiceResponse:
         """Send a JSON object and return the response, an object with the expected members.
@@ -203,6 +204,10 @@ class ServiceSession:
             content,
             lambda document: all(name in document for name in expected),
         )
+
+
+def _make_headers(token: str) -> Dict[str, str]:
+    return {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
 
 
 def _build_tls_context(ca: str) -> ssl.SSLContext:

@@ -19,7 +19,8 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, Mapping, Optional
+from contextlib import suppress
+from typing import Any, Dict, Optional
 
 from ..job_spec import (
     CA_FILE,
@@ -142,10 +143,8 @@ class Uploader:
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                code = (
-                    os.WEXITSTATUS(status) if os.WIFEXITED(status) else SendStatus.RETRY_LATER.value
-                )
-                return SendStatus(code)
+                is_exit = os.WIFEXITED(status)
+                return SendStatus(os.WEXITSTATUS(status)) if is_exit else SendStatus.RETRY_LATER
             now = time.monotonic()
             if self._signals.stopped_by:
                 until = min(until, now + STOP_UPLOAD_S)
@@ -162,25 +161,18 @@ class Uploader:
         code = SendStatus.RETRY_LATER.value
         try:
             enter_helper_process()
-            os.environ.update(worker_proxies(os.environ))
+            # Proxies that are set for the worker alone, under their usual names.
+            for usual, private in PROXY_VARIABLES.items():
+                if os.environ.get(private):
+                    os.environ[usual] = os.environ[private]
             assert self._endpoint is not None
             if os.getppid() == worker:
-                code = send_outbox(
-                    self._open_outbox(), self._endpoint, until, patient=patient
-                ).value
+                outbox = self._open_outbox()
+                code = send_outbox(outbox, self._endpoint, until, patient=patient).value
         except Exception as error:  # no upload error may end the job
             self._record_problem(f"sending failed: {type(error).__name__}")
         finally:
             os._exit(code)
-
-
-def worker_proxies(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return the proxies that are set for the worker alone, under their usual names."""
-    return {
-        usual: environ[private]
-        for usual, private in PROXY_VARIABLES.items()
-        if environ.get(private)
-    }
 
 
 def read_service_spec(folder: str) -> Optional[ServiceSpec]:
@@ -216,10 +208,8 @@ def take_token(folder: str) -> str:
         return ""
     if text == TOKEN_PLACEHOLDER:
         return ""
-    try:
+    with suppress(OSError):  # the folder is read-only
         os.unlink(path)
-    except OSError:
-        pass  # the folder is read-only
     return text.strip()
 
 

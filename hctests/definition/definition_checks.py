@@ -43,7 +43,6 @@ from treehammer.hctests.definition.model import (
     DOOR_AXIS,
     FORMAT_AXIS,
     Scalar,
-    Variant,
 )
 from treehammer.hctests.definition.toml_models import TEST_TABLE_KEYS, TestDefinition
 from treehammer.text_formatting import JobRamp
@@ -195,13 +194,7 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
     variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
     if size and not variants:
         yield DocumentProblem(("exclude",), "excludes all variants")
-    yield from _check_passes(definition, variants)
-
-
-def _check_passes(
-    definition: TestDefinition, variants: Sequence[Variant]
-) -> Iterator[DocumentProblem]:
-    """Check that warm variants have a pass to count; executables and load tests need none."""
+    # Executables and load tests need no pass to count.
     is_exempt = definition.payload_kind == "executable" or definition.load
     # Without a dataset there is nothing that the first pass would warm up.
     if is_exempt or not definition.dataset or definition.test.passes >= 2:
@@ -218,7 +211,11 @@ def _check_passes(
 
 
 def _check_optional_axes(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check the values of known axes that a test need not have."""
+    """Check the values of known axes that a test need not have; a load test has no threads."""
+    if THREADS_AXIS in definition.axes and definition.load:
+        yield DocumentProblem(
+            ("matrix", THREADS_AXIS), "a load test's clients share one thread; remove the axis"
+        )
     for name, axis in OPTIONAL_AXES.items():
         for index, value in enumerate(definition.axes.get(name, ())):
             try:
@@ -227,14 +224,6 @@ def _check_optional_axes(definition: TestDefinition) -> Iterator[DocumentProblem
                 yield DocumentProblem(
                     ("matrix", name, index), f"{error} (expected {axis.expected})"
                 )
-
-
-def _check_threads(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that a test with several threads is no load test."""
-    if THREADS_AXIS in definition.axes and definition.load:
-        yield DocumentProblem(
-            ("matrix", THREADS_AXIS), "a load test's clients share one thread; remove the axis"
-        )
 
 
 def _check_distance(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -253,17 +242,16 @@ def _check_distance(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 
 def _check_datasets(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that [test] and [matrix] do not name different datasets."""
+    """Check that [test] and [matrix] do not name different datasets.
+
+    Each twin must belong to a value of the axis ``format`` and to a dataset.
+    """
     datasets = definition.axes.get(DATASET_AXIS, ())
     if datasets and definition.test.dataset not in ("", datasets[0]):
         yield DocumentProblem(
             ("test", "dataset"),
             "is named in [matrix] as well (expected either one dataset here or several there)",
         )
-
-
-def _check_twins(definition: TestDefinition) -> Iterator[DocumentProblem]:
-    """Check that each twin belongs to a value of the axis ``format`` and to a dataset."""
     formats = definition.axes.get(FORMAT_AXIS, ())
     for name, twin in definition.twins.items():
         path: KeyPath = ("twins", name)
@@ -276,7 +264,7 @@ def _check_twins(definition: TestDefinition) -> Iterator[DocumentProblem]:
             yield DocumentProblem(
                 path, "needs a dataset to be the twin of: [test] dataset is empty"
             )
-        elif len(definition.axes.get(DATASET_AXIS, ())) > 1:
+        elif len(datasets) > 1:
             yield DocumentProblem(
                 path, "has the content of one dataset, but [matrix] names several"
             )
@@ -455,19 +443,15 @@ def _check_limits(definition: TestDefinition) -> Iterator[DocumentProblem]:
         yield from _check_metric(limit.metric, find_numeric_metric, definition, (*path, "metric"))
         if limit.where:
             yield from _check_rule(limit.where, definition.axes, (*path, "where"))
-        yield from _check_bounds(limit, path)
-
-
-def _check_bounds(limit: ExpectTable, path: KeyPath) -> Iterator[DocumentProblem]:
-    """Check the bounds of a limit, and those of each site together with the ones they complete."""
-    tables: list[tuple[KeyPath, ExpectTable | SiteLimitTable]] = [
-        ((*path, "sites", site), table) for site, table in limit.sites.items()
-    ]
-    for table_path, table in tables or [(path, limit)]:
-        if table.at_most is None and table.at_least is None:
-            yield DocumentProblem(table_path, "has no bound: add at_most or at_least")
-    for table_path, table in [(path, limit), *tables]:
-        yield from _check_table_bounds(limit, table, table_path)
+        # The bounds of each site complete those of the limit.
+        tables: list[tuple[KeyPath, ExpectTable | SiteLimitTable]] = [
+            ((*path, "sites", site), table) for site, table in limit.sites.items()
+        ]
+        for table_path, table in tables or [(path, limit)]:
+            if table.at_most is None and table.at_least is None:
+                yield DocumentProblem(table_path, "has no bound: add at_most or at_least")
+        for table_path, table in [(path, limit), *tables]:
+            yield from _check_table_bounds(limit, table, table_path)
 
 
 def _check_table_bounds(
@@ -537,10 +521,8 @@ _CHECKS = (
     _check_bundle,
     _check_mode,
     _check_optional_axes,
-    _check_threads,
     _check_distance,
     _check_datasets,
-    _check_twins,
     _check_metrics,
     _check_headline,
     _check_limits,

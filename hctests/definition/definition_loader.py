@@ -96,7 +96,13 @@ def load_definition(
     """
     path = folder / TEST_FILE_NAME
     name = name or str(path)
-    text = _read_test_file(path, name)
+    try:
+        text = read_document_text(path, DefinitionError, name=name)
+    except DefinitionError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        hint = "A test is a folder that contains test.toml."
+        raise DefinitionError("no test here", where=name, hint=hint) from error
     raw = parse_document(text, name, DefinitionError)
     files = dict(_list_named_files(raw))
     fill_default_axes(raw)
@@ -127,16 +133,6 @@ def load_definition(
         load_definition(folder, name=name)  # mistakes of test.toml itself come first
         raise combine_problems(problems, _locate_option, definition.test.name, DefinitionError)
     raise combine_problems(problems, make_key_locator(text, name), name, DefinitionError)
-
-
-def _read_test_file(path: Path, name: str) -> str:
-    try:
-        return read_document_text(path, DefinitionError, name=name)
-    except DefinitionError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        hint = "A test is a folder that contains test.toml."
-        raise DefinitionError("no test here", where=name, hint=hint) from error
 
 
 def _locate_option(keys: KeyPath) -> tuple[int, str]:
@@ -367,28 +363,21 @@ def _find_path_problem(folder: Path, name: str) -> str:
 def _find_content_problem(target: Path, name: str) -> str:
     if not os.access(target, os.R_OK):
         return f"{name!r} cannot be read"
-    if _is_lfs_pointer(target):
+    with target.open("rb") as stream:
+        is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
+    if is_pointer:
         return (
             f"{name!r} is a Git LFS pointer (expected the file itself: run 'git lfs pull' in a "
             "working tree; LFS files of commits are not supported)"
         )
-    return _find_syntax_error(target) if target.suffix == ".py" else ""
-
-
-def _find_syntax_error(file: Path) -> str:
-    """Describe a syntax error of a Python file, which would fail every job; '' without one."""
-    try:
-        compile(file.read_bytes(), file.name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        return f"{file.name}:{error.lineno or 1}: {error.msg} (expected valid Python)"
-    except ValueError as error:  # NUL bytes
-        return f"{file.name}: {error} (expected valid Python)"
+    if target.suffix == ".py":
+        try:
+            compile(target.read_bytes(), target.name, "exec", dont_inherit=True)
+        except SyntaxError as error:  # it would fail every job
+            return f"{target.name}:{error.lineno or 1}: {error.msg} (expected valid Python)"
+        except ValueError as error:  # NUL bytes
+            return f"{target.name}: {error} (expected valid Python)"
     return ""
-
-
-def _is_lfs_pointer(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def _is_test_file(target: Path, folder: Path) -> bool:
@@ -461,13 +450,11 @@ def _check_reported_metrics(folder: Path, definition: TestDefinition) -> Iterato
 
 def _find_reported_metrics(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each metric that a source file of the kit reports."""
-    code = _TEXT_OR_COMMENT.sub(_blank_comment, text)
+    # A text stays as it is, and of a comment only the line breaks.
+    code = _TEXT_OR_COMMENT.sub(
+        lambda match: match[0] if match[0].startswith('"') else "\n" * match[0].count("\n"), text
+    )
     patterns = [_REPORT_IN_LOOP, *([_REPORT_IN_PYTHON] if "run_uproot" in text else [])]
     for pattern in patterns:
         for match in pattern.finditer(code):
             yield code.count("\n", 0, match.start()) + 1, match[1]
-
-
-def _blank_comment(match: re.Match[str]) -> str:
-    """Return a text as it is, and only the line breaks of a comment."""
-    return match[0] if match[0].startswith('"') else "\n" * match[0].count("\n")

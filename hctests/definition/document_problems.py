@@ -61,7 +61,13 @@ def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, int]) -> None:
     header, *children = node.named_children
-    path = _resolve_header(_split_key(header), counts)
+    # In a list of tables a header refers to the last one so far.
+    path: KeyPath = ()
+    keys = _split_key(header)
+    for number, key in enumerate(keys):
+        path = (*path, key)
+        if path in counts and number < len(keys) - 1:
+            path = (*path, counts[path] - 1)
     if node.type == "table_array_element":
         counts[path] = counts.get(path, 0) + 1
         lines.setdefault(path, header.start_point.row + 1)
@@ -72,16 +78,6 @@ def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, i
     for child in children:
         if child.type == "pair":
             _locate_pair(child, path, lines)
-
-
-def _resolve_header(keys: tuple[str, ...], counts: Mapping[KeyPath, int]) -> KeyPath:
-    """Resolve a header's path; in a list of tables it refers to the last one so far."""
-    path: KeyPath = ()
-    for number, key in enumerate(keys):
-        path = (*path, key)
-        if path in counts and number < len(keys) - 1:
-            path = (*path, counts[path] - 1)
-    return path
 
 
 def _locate_pair(node: Node, above: KeyPath, lines: dict[KeyPath, int]) -> None:

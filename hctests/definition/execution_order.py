@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from treehammer.collectors.job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, SOLO, TIMED
 from treehammer.hctests.definition.model import Scalar, Variant, VariantGroup
@@ -127,12 +127,9 @@ class OrderedExecution:
     side: str = ""
 
 
-@dataclass(frozen=True)
-class _PlannedLaunch:
+class _PlannedLaunch(NamedTuple):
     kind: str
-    base: Variant
-    other: Variant
-    base_first: bool
+    sides: Sequence[tuple[str, Variant]]
 
 
 @dataclass(frozen=True)
@@ -180,25 +177,20 @@ def order_job(
     design = design or LaunchDesign.of_repeat(definition.test.rounds, 1, seed)
     launches = shuffle_items(tuple(_plan_launches(design, group)), seed, "launches")
     return tuple(
-        execution
+        OrderedExecution(round_, position, variant, launch.kind, PAIRED, side)
         for round_, launch in enumerate(launches, 1)
-        for execution in _order_launch(round_, launch)
+        for position, (side, variant) in enumerate(launch.sides, 1)
     )
 
 
 def _plan_launches(design: LaunchDesign, group: VariantGroup) -> Iterator[_PlannedLaunch]:
     base = group.variants[0]
     for number, other in enumerate(group.variants[1:]):
-        starts = shuffle_items((True, False), design.seed, f"starts {number}")
-        for launch in range(design.timed_before, design.timed_before + design.timed):
-            yield _PlannedLaunch(TIMED, base, other, starts[launch % 2])
-        starts = shuffle_items((True, False), design.seed, f"control {number}")
-        for launch in range(design.controls_before, design.controls_before + design.controls):
-            yield _PlannedLaunch(CONTROL, base, base, starts[launch % 2])
-
-
-def _order_launch(round_: int, launch: _PlannedLaunch) -> Iterator[OrderedExecution]:
-    sides = [(BASE_SIDE, launch.base), (OTHER_SIDE, launch.other)]
-    ordered = sides if launch.base_first else sides[::-1]
-    for position, (side, variant) in enumerate(ordered, 1):
-        yield OrderedExecution(round_, position, variant, launch.kind, PAIRED, side)
+        for kind, purpose, second, before, count in (
+            (TIMED, "starts", other, design.timed_before, design.timed),
+            (CONTROL, "control", base, design.controls_before, design.controls),
+        ):
+            sides = [(BASE_SIDE, base), (OTHER_SIDE, second)]
+            orders = shuffle_items((sides, sides[::-1]), design.seed, f"{purpose} {number}")
+            for launch in range(before, before + count):
+                yield _PlannedLaunch(kind, orders[launch % 2])

@@ -113,8 +113,9 @@ class _PayloadExecution:
         passes = format_.passes(root, task)
 
         def prepare_pass(number: int) -> None:
+            # Earlier loops have loaded libraries and filled caches.
             if task.counting and number == task.passes:
-                root_engine.count_next_pass(root)
+                root.treehammer.CountLoop()
 
         pass_reads = turn_server.perform_passes(passes, task, self._report, pipes, prepare_pass)
         if not pass_reads:

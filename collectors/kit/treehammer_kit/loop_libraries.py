@@ -82,12 +82,6 @@ class LoopSource:
         """Function of the kit that holds the timed loop."""
         return "TheAnalysis" if self.frame else "TheNTupleLoop" if self.ntuple else "TheLoop"
 
-    @property
-    def kit_options(self) -> List[str]:
-        """Options with which the kit's library is compiled for this loop."""
-        options = ["-DTREEHAMMER_NTUPLE"] if self.ntuple else []
-        return [*options, "-DTREEHAMMER_FRAME"] if self.frame else options
-
     def write_source(self) -> str:
         """Return the source of the loop's library."""
         headers = [
@@ -377,7 +371,8 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
         stream.write(toolchain.compiler)
     if not os.path.exists(kit):
         with _replacing(kit) as temporary:
-            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, loop.kit_options)
+            options = [*["-DTREEHAMMER_NTUPLE"] * loop.ntuple, *["-DTREEHAMMER_FRAME"] * loop.frame]
+            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, options)
     if not loop.code:
         return
     source = f"{loop_path}.cpp"
@@ -452,19 +447,12 @@ def _describe_build(headers: str, libraries: str) -> Iterator[str]:
     for path in sorted(glob.glob(os.path.join(libraries, "lib[CRT]*.so"))):
         status = os.stat(path)
         yield f"{path} {status.st_size} {status.st_mtime_ns}"
-    yield str(max(map(_read_mtime_ns, _list_headers(headers)), default=0))
-
-
-def _list_headers(folder: str) -> Iterator[str]:
-    for path, _, names in os.walk(folder):
-        yield from (os.path.join(path, name) for name in names)
-
-
-def _read_mtime_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
+    newest_ns = 0
+    for folder, _, names in os.walk(headers):
+        for name in names:
+            with suppress(OSError):
+                newest_ns = max(newest_ns, os.stat(os.path.join(folder, name)).st_mtime_ns)
+    yield str(newest_ns)
 
 
 def _locate_root(headers: str, libraries: str) -> Tuple[str, str]:

@@ -243,7 +243,10 @@ def _summarize_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
     values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in passes[0].files))
     values["read_calls_prefetch"] = _count_prefetches(passes, files)
     values.update(_split_read_calls(passes, files, values["read_calls"]))
-    values.update(_summarize_cache(files) if len(passes[0].files) == 1 else {})
+    if len(passes[0].files) == 1 and files[0].cached:
+        # ROOT's ratios come without terms, so those of several files cannot be combined.
+        for name in ("cache_efficiency", "cache_efficiency_rel"):
+            values[name] = statistics.median(getattr(file, name) for file in files)
     return values
 
 
@@ -251,24 +254,12 @@ def _count_prefetches(passes: Sequence[PassRead], files: Sequence[FileRead]) -> 
     """Count reads by a prefetching thread: read events reach the loop's thread alone."""
     if not any(file.prefetching for file in files):
         return 0
-    counts = []
+    counts: List[Optional[float]] = []
     for pass_read in passes:
-        calls, loop_calls = (
-            pass_read.sum_counter("read_calls"),
-            pass_read.sum_counter("perfstats_read_calls"),
-        )
+        calls = pass_read.sum_counter("read_calls")
+        loop_calls = pass_read.sum_counter("perfstats_read_calls")
         counts.append(None if calls is None or loop_calls is None else calls - loop_calls)
     return median_or_none(counts, whole=True)
-
-
-def _summarize_cache(reads: Sequence[FileRead]) -> Dict[str, float]:
-    """Summarize reads of one file; ROOT's ratios come without terms, so files cannot be combined."""
-    if not reads[0].cached:
-        return {}
-    return {
-        "cache_efficiency": statistics.median(read.cache_efficiency for read in reads),
-        "cache_efficiency_rel": statistics.median(read.cache_efficiency_rel for read in reads),
-    }
 
 
 def median_counter(passes: Sequence[PassRead], name: str) -> Optional[float]:
@@ -331,15 +322,12 @@ def latency_percentile(parts: Sequence[int], share: float, longest_s: float) -> 
         if count and below + count >= rank:
             # Each read is at the center of its share of the part.
             inside = max(0.0, rank - below - 0.5) / count
-            return min(1e-6 * _bin_start_us(position + inside), longest_s)
+            number, part = divmod((position + inside) / LATENCY_PARTS, 1)
+            # The first bin begins at 0, not at 1.
+            start_us = 2 * part if number == 0 else math.ldexp(1 + part, int(number))
+            return min(1e-6 * start_us, longest_s)
         below += count
     raise ValueError("no reads")
-
-
-def _bin_start_us(parts: float) -> float:
-    """Convert a number of parts to microseconds; the first bin begins at 0, not at 1."""
-    number, inside = divmod(parts / LATENCY_PARTS, 1)
-    return 2 * inside if number == 0 else math.ldexp(1 + inside, int(number))
 
 
 def _median_by(

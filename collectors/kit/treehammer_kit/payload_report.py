@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import (
     Any,
@@ -80,20 +81,12 @@ def collect_library_facts() -> Dict[str, Any]:
     facts: Dict[str, Any] = {"libcore_sha256": digest.hexdigest()}
     handle = ctypes.CDLL(core)  # already loaded; with the symbols of its dependencies
     for name, function in _COMPRESSION.items():
-        version = _call_version_function(handle, function)
-        if version is not None:
-            facts[name] = version
+        with suppress(AttributeError):
+            call = getattr(handle, function)
+            call.restype = ctypes.c_char_p
+            if text := call():
+                facts[name] = text.decode("ascii", "replace")
     return facts
-
-
-def _call_version_function(library: ctypes.CDLL, function: str) -> Optional[str]:
-    try:
-        call = getattr(library, function)
-    except AttributeError:
-        return None
-    call.restype = ctypes.c_char_p
-    text = call()
-    return text.decode("ascii", "replace") if text else None
 
 
 def list_loaded_libraries() -> List[Tuple[str, int]]:
@@ -115,20 +108,16 @@ def collect_inventory() -> str:
         for name, value in sorted(os.environ.items())
         if _RECORDED_VARIABLES.match(name)
     }
+    # By the folder of NumPy's metadata: importlib.metadata takes 40 ms to load.
+    folders = filter(os.path.isdir, sys.path)
+    matches = (_NUMPY_METADATA.match(item) for folder in folders for item in os.listdir(folder))
     document = {
         "libraries": list_loaded_libraries(),
         "environment": environment,
         "python": platform.python_version(),
-        "numpy": _find_numpy_version(),
+        "numpy": next((match[1] for match in matches if match), None),
     }
     return json.dumps(document, sort_keys=True)
-
-
-def _find_numpy_version() -> Optional[str]:
-    """Find the version of NumPy by the folder of its metadata; importlib.metadata takes 40 ms to load."""
-    folders = filter(os.path.isdir, sys.path)
-    matches = (_NUMPY_METADATA.match(name) for folder in folders for name in os.listdir(folder))
-    return next((match[1] for match in matches if match), None)
 
 
 #: Version of the algorithm; checksums of different versions cannot be compared.
@@ -137,8 +126,8 @@ CHECKSUM_VERSION = 2
 _CHUNK = 4 * 1024 * 1024
 
 
-def compute_checksum(root: Any, task: PayloadTask) -> Dict[str, Any]:
-    """Hash every supported value of all files, in order.
+def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], List[str]]:
+    """Hash every supported value of all files, in order; return values and each leaf's "name kind hash".
 
     Covered are leaves of fundamental types with fixed and variable lengths, text, and top-level
     ``std::string`` and ``std::vector`` of numbers or strings; others are listed as skipped.  A TTree
@@ -153,15 +142,6 @@ def compute_checksum(root: Any, task: PayloadTask) -> Dict[str, Any]:
     Raises:
         PayloadError: a file or tree is missing, its bytes differ from the manifest, or a read failed.
     """
-    return compute_value_hashes(root, task)[0]
-
-
-def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], List[str]]:
-    """Return the values of :func:`compute_checksum`, and each leaf's "name kind hash".
-
-    Raises:
-        PayloadError: as :func:`compute_checksum`.
-    """
     ntuple = False
     sums: Any = None
     values: Dict[str, Any] = {}
@@ -171,7 +151,12 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
             check_adler32(url, _read_content(root, reader, url), task.adler32s[index])
         if sums is None:
             ntuple = is_ntuple(root, reader, task.tree)
-            sums = _hash_values(root, ntuple)
+            if ntuple:
+                root_engine.compile_ntuple_header(root, "ntuple_checksum.hpp")
+                sums = root.treehammer.NTupleChecksum()
+            else:
+                root_engine.compile_header(root, "checksum.hpp")
+                sums = root.treehammer.TreeChecksum()
             for name in task.missing_branches:
                 sums.left_out.push_back(name)
         if not ntuple:
@@ -206,14 +191,6 @@ def describe_checksum(
     if lines:
         values["value_checksum"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     return values
-
-
-def _hash_values(root: Any, ntuple: bool) -> Any:
-    if ntuple:
-        root_engine.compile_ntuple_header(root, "ntuple_checksum.hpp")
-        return root.treehammer.NTupleChecksum()
-    root_engine.compile_header(root, "checksum.hpp")
-    return root.treehammer.TreeChecksum()
 
 
 def _read_content(root: Any, reader: Any, url: str) -> Iterator[Any]:
@@ -352,7 +329,7 @@ def perform_with_root(
         if task.kind == "checksum":
             report.phase = "checksum"
             root_engine.compile_kit(root)
-            report.values.update(compute_checksum(root, task))
+            report.values.update(compute_value_hashes(root, task)[0])
         else:
             run_timed(root)
     finally:

@@ -259,9 +259,8 @@ def select_branches(
     else:
         selection = select_fraction(names, request, seed)
     if not selection:
-        raise PayloadError(
-            "open", "branch", "prepare", f"branches = {request!r} leaves none to read"
-        )
+        message = f"branches = {request!r} leaves none to read"
+        raise PayloadError("open", "branch", "prepare", message)
     for name in list(selection):
         selection.update(dict.fromkeys(counters.get(name, ())))
     return [position for position, name in enumerate(names) if name in selection]
@@ -285,9 +284,8 @@ def _load_patterns(request: str, folder: str) -> List[str]:
         with open(path, encoding="utf-8") as stream:
             lines = [line.split("#", 1)[0].strip() for line in stream]
     except (OSError, UnicodeDecodeError) as error:
-        raise PayloadError(
-            "open", "branch-list", "prepare", f"{path} cannot be read: {error}"
-        ) from error
+        message = f"{path} cannot be read: {error}"
+        raise PayloadError("open", "branch-list", "prepare", message) from error
     return [line for line in lines if line]
 
 

@@ -82,7 +82,12 @@ class ReadPasses:
         Raises:
             PayloadError: a file, tree or branch is missing, or a read failed.
         """
-        return PassRead([self._read_file(url) for url in self._task.urls])
+        reads = []
+        for url in self._task.urls:
+            reader = self._open_prepared(url)
+            raise_on_failure(reader, reader.Run(), "loop", url)
+            reads.append(self._close(reader))
+        return PassRead(reads)
 
     def open_turns(self, number: int) -> int:
         """Open a file that is read in turns; return its number of entries to read.
@@ -133,12 +138,7 @@ class ReadPasses:
             file_class=str(reader.file_class),
             zip_bytes=self._sum_zip_bytes(reader, positions),
             clusters=[int(entries) for entries in reader.ClusterEntries()],
-            types={
-                branch_names[position]: {
-                    str(item.first): str(item.second) for item in branches[position].types
-                }
-                for position in positions
-            },
+            types={branch_names[item]: _list_types(branches[item]) for item in positions},
             notes=self._describe_content(reader, url, names),
             other_lengths=self._find_other_lengths(reader, names),
             has_plain_path=bool(reader.IsFoundByDataFrame(self._task.tree)),
@@ -149,10 +149,9 @@ class ReadPasses:
 
     def totals(self) -> Dict[str, Any]:
         """Return the catalogue values common to all passes; all files with entries have the branches."""
-        choices = [self._choices[url] for url in self._task.urls]
-        first = next(
-            (self._choices[url] for url in self._task.urls if self._entries[url]), choices[0]
-        )
+        urls = self._task.urls
+        choices = [self._choices[url] for url in urls]
+        first = next((self._choices[url] for url in urls if self._entries[url]), choices[0])
         notes = [note for choice in choices for note in choice.notes]
         notes += describe_other_files(self._other_files)
         return {
@@ -162,11 +161,6 @@ class ReadPasses:
             "selected_zip_bytes": sum(choice.zip_bytes for choice in choices),
             **({"content_notes": "; ".join(notes)} if notes else {}),
         }
-
-    def _read_file(self, url: str) -> FileRead:
-        reader = self._open_prepared(url)
-        raise_on_failure(reader, reader.Run(), "loop", url)
-        return self._close(reader)
 
     def _close(self, reader: Any) -> FileRead:
         """Close a file that was read; return its figures."""
@@ -183,18 +177,15 @@ class ReadPasses:
         if url not in self._choices:
             self._choices[url] = self._choose_branches(reader, url)
         choice = self._choices[url]
-        reader.ChooseEvents(self._count_eligible(reader), task.events, task.seed)
+        eligible = int(reader.entries_total)
+        if task.counting and task.counting.events:
+            eligible = min(eligible, task.counting.events)
+        reader.ChooseEvents(eligible, task.events, task.seed)
         raise_on_failure(reader, self._prepare(reader, choice), "prepare", url)
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
             reader.SetSetting(name, text)
         return reader
-
-    def _count_eligible(self, reader: Any) -> int:
-        """Count the events that may be read: all of the file, or the first of them."""
-        total = int(reader.entries_total)
-        counting = self._task.counting
-        return min(total, counting.events) if counting and counting.events else total
 
     def _choose_branches(self, reader: Any, url: str) -> BranchChoice:
         task = self._task
@@ -203,9 +194,9 @@ class ReadPasses:
         # Branches that not all files have do not exist for a test.
         common = [index for index, name in enumerate(names) if name not in task.missing_branches]
         positions = common if task.branches == 1 else self._select_positions(branches, common)
+        compared_positions = positions if len(task.urls) > 1 else ()
         types = {
-            names[position]: _list_types(branches[position])
-            for position in (positions if len(task.urls) > 1 else ())
+            names[position]: _list_types(branches[position]) for position in compared_positions
         }
         if int(reader.entries_total):
             compared = [other for other in self._choices if self._entries[other]]
@@ -252,7 +243,17 @@ class ReadPasses:
         return bool(reader.Prepare(self._task.cache_bytes, choice.all_branches, choice.positions))
 
     def _collect_figures(self, reader: Any) -> FileRead:
-        return collect_tree_figures(reader)
+        return FileRead(
+            **collect_shared_figures(reader),
+            cached=bool(reader.cached),
+            prefetching=bool(reader.prefetching),
+            cache_size=int(reader.cache_size),
+            cache_efficiency=float(reader.cache_efficiency),
+            cache_efficiency_rel=float(reader.cache_efficiency_rel),
+            longest_read_s=float(reader.longest_read_s),
+            latencies=[int(count) for count in reader.latencies],
+            counters={name: getattr(reader, name) for name in LOOP_COUNTERS},
+        )
 
     def _find_other_lengths(self, reader: Any, selected: Sequence[str]) -> Dict[str, int]:
         """Map the path of each selected branch of another length than its tree to its entries."""
@@ -400,15 +401,19 @@ def describe_missing_object(reader: Any, url: str, requested: str, format_: str)
     return f"{url} contains no {noun} {requested!r}{hint} ({noun}s: {', '.join(paths) or 'none'})"
 
 
+def read_phases(reader: Any) -> Dict[str, Tuple[float, float, float]]:
+    """Return the wall, user and system seconds of each phase of a reader."""
+    clocks = {phase: getattr(reader, phase) for phase in PASS_PHASES}
+    return {
+        phase: (float(clock.wall), float(clock.user), float(clock.sys))
+        for phase, clock in clocks.items()
+    }
+
+
 def collect_shared_figures(reader: Any) -> Dict[str, Any]:
     """Collect the figures of a file read once that both formats have."""
-
-    def clock(phase: str) -> Tuple[float, float, float]:
-        seconds = getattr(reader, phase)
-        return float(seconds.wall), float(seconds.user), float(seconds.sys)
-
     return {
-        "phases": {phase: clock(phase) for phase in PASS_PHASES},
+        "phases": read_phases(reader),
         "events": int(reader.current.events),
         "unzipped_bytes": int(reader.current.bytes),
         "file_size": int(reader.file_size),
@@ -420,18 +425,3 @@ def collect_shared_figures(reader: Any) -> Dict[str, Any]:
             str(item.first): float(item.second) for item in reader.current.reported
         },
     }
-
-
-def collect_tree_figures(reader: Any) -> FileRead:
-    """Collect the figures of a file whose TTree was read once."""
-    return FileRead(
-        **collect_shared_figures(reader),
-        cached=bool(reader.cached),
-        prefetching=bool(reader.prefetching),
-        cache_size=int(reader.cache_size),
-        cache_efficiency=float(reader.cache_efficiency),
-        cache_efficiency_rel=float(reader.cache_efficiency_rel),
-        longest_read_s=float(reader.longest_read_s),
-        latencies=[int(count) for count in reader.latencies],
-        counters={name: getattr(reader, name) for name in LOOP_COUNTERS},
-    )

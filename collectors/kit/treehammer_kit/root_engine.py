@@ -47,9 +47,8 @@ def load_root(libraries: Optional[LoopLibraries] = None) -> Tuple[Any, Dict[str,
     try:
         root = _load_compiled_root(libraries) if libraries else _import_root()
     except Exception as error:
-        raise PayloadError(
-            "software-setup", "broken", "import", f"cannot import ROOT: {error}"
-        ) from error
+        message = f"cannot import ROOT: {error}"
+        raise PayloadError("software-setup", "broken", "import", message) from error
     after = resource.getrusage(resource.RUSAGE_SELF)
     if not libraries:
         check_pyroot(root)
@@ -125,13 +124,10 @@ def compile_ntuple_header(root: Any, name: str) -> None:
     """
     if int(root.gROOT.GetVersionInt()) < _FIRST_WITH_NTUPLES:
         version = root.gROOT.GetVersion()
-        raise PayloadError(
-            "software-setup",
-            "not-supported",
-            "compile",
-            f"RNTuples are not supported with ROOT {version}: ROOT::RNTupleReader "
-            "exists since 6.36",
+        message = (
+            f"RNTuples are not supported with ROOT {version}: ROOT::RNTupleReader exists since 6.36"
         )
+        raise PayloadError("software-setup", "not-supported", "compile", message)
     root.gSystem.Load("libROOTNTuple")  # as in compile_kit
     compile_header(root, name)
 
@@ -165,21 +161,17 @@ def set_prefetching(root: Any, task: PayloadTask) -> None:
     """
     if not task.prefetch:
         return
-    problem = _find_prefetch_problem(task)
+    problem = ""
+    if task.format == RNTUPLE and task.cache_bytes == 0:
+        problem = "reads clusters ahead into the cluster cache, which cache_mb = 0 turns off"
+    if task.format != RNTUPLE and task.prefetch > 1:
+        problem = "is for RNTuples: a TTreeCache's prefetching is off (0) or on (1)"
     if problem:
         raise PayloadError("payload", "format", "setup", f"prefetch = {task.prefetch} {problem}")
     if task.format == RNTUPLE:
         root.gSystem.Setenv(_DATAFRAME_CLUSTERS, str(task.prefetch))
     else:
         root.gEnv.SetValue("TFile.AsyncPrefetching", 1)
-
-
-def _find_prefetch_problem(task: PayloadTask) -> str:
-    if task.format == RNTUPLE and task.cache_bytes == 0:
-        return "reads clusters ahead into the cluster cache, which cache_mb = 0 turns off"
-    if task.format != RNTUPLE and task.prefetch > 1:
-        return "is for RNTuples: a TTreeCache's prefetching is off (0) or on (1)"
-    return ""
 
 
 def select_reader(root: Any, task: PayloadTask) -> FormatReader:
@@ -190,13 +182,11 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
             needs several threads.
     """
     if task.threads > 1:
-        raise PayloadError(
-            "payload",
-            "format",
-            "setup",
+        message = (
             f"threads = {task.threads}: this payload's loop reads with one thread; "
-            "treehammer_columns.run_dataframe() reads with several",
+            "treehammer_columns.run_dataframe() reads with several"
         )
+        raise PayloadError("payload", "format", "setup", message)
     set_prefetching(root, task)
     if not isinstance(root, CompiledRoot):
         compile_kit(root)
@@ -222,22 +212,15 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
         return
     signature = f"void {function}(treehammer::{format_.loop_argument} &pass)"
     if not code:
-        raise PayloadError(
-            "payload",
-            "format",
-            "compile",
-            f"the payload does not support this format: it has no '{signature}'",
-        )
+        message = f"the payload does not support this format: it has no '{signature}'"
+        raise PayloadError("payload", "format", "compile", message)
     if not declare_payload_code(root, code):
         raise PayloadError("payload", "compile", "compile", "the payload's loop does not compile")
     # Taking the address makes the JIT emit the function now, before anything is timed.
-    if not declare(
-        root,
-        f"const bool treehammer_bound = (treehammer::{format_.loop_name}() = &{function}, true);",
-    ):
-        raise PayloadError(
-            "payload", "compile", "compile", f"the payload's code must define '{signature}'"
-        )
+    loop = f"treehammer::{format_.loop_name}()"
+    if not declare(root, f"const bool treehammer_bound = ({loop} = &{function}, true);"):
+        message = f"the payload's code must define '{signature}'"
+        raise PayloadError("payload", "compile", "compile", message)
 
 
 def declare_payload_code(root: Any, code: str) -> bool:
@@ -293,7 +276,14 @@ def load_extensions(
     if imports and folder not in sys.path:
         sys.path.insert(1, folder)
     for name in imports:
-        _import_module(name)
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            message = (
+                f"imports = [{name!r}] of test.toml: {type(error).__name__}: {error}. Name the module in "
+                f"[test] files, or install it for {sys.executable}."
+            )
+            raise PayloadError("software-setup", "library", "import", message) from error
 
 
 def load_library(root: Any, path: str) -> str:
@@ -309,17 +299,6 @@ def load_library(root: Any, path: str) -> str:
         reason = str(error)
     version = root.gROOT.GetVersion()
     return f"{reason}. Build the library with ROOT {version}, and name the libraries that it needs before it."
-
-
-def _import_module(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        message = (
-            f"imports = [{name!r}] of test.toml: {type(error).__name__}: {error}. Name the module in "
-            f"[test] files, or install it for {sys.executable}."
-        )
-        raise PayloadError("software-setup", "library", "import", message) from error
 
 
 _REQUESTS = """
@@ -340,15 +319,8 @@ def compile_requests(root: Any, counting: CountingTask) -> None:
         PayloadError: this ROOT cannot compile them, or the process does not run under valgrind.
     """
     if not declare(root, _REQUESTS.format(header=counting.header)):
-        raise PayloadError(
-            "payload", "compile", "compile", f"this ROOT cannot compile {counting.header}"
-        )
+        message = f"this ROOT cannot compile {counting.header}"
+        raise PayloadError("payload", "compile", "compile", message)
     if not root.treehammer.RunsUnderValgrind():
-        raise PayloadError(
-            "payload", "no-valgrind", "compile", "instructions are counted only under valgrind"
-        )
-
-
-def count_next_pass(root: Any) -> None:
-    """Count from the next loop on; earlier loops have loaded libraries and filled caches."""
-    root.treehammer.CountLoop()
+        message = "instructions are counted only under valgrind"
+        raise PayloadError("payload", "no-valgrind", "compile", message)

@@ -103,11 +103,14 @@ def _read_device_bytes() -> int:
 TURNS_VARIABLE = "TREEHAMMER_TURNS"
 
 
-class TurnReader(Protocol):
-    """Reads the files of an execution in turns, which follow one another without gaps.
+class PassReader(Protocol):
+    """Reads the files of an execution whole, or in turns, which follow one another without gaps.
 
     A reader of coarser steps reads in a turn the steps that begin in it, the same ones on both sides.
     """
+
+    def run_pass(self) -> PassRead:
+        """Read every file once."""
 
     def open_turns(self, number: int) -> int:
         """Open file ``number`` of a pass; return the number of entries to read in turns."""
@@ -120,13 +123,6 @@ class TurnReader(Protocol):
 
     def discard_turns(self) -> None:
         """Close the file, of which any part was read, and forget this pass."""
-
-
-class PassReader(TurnReader, Protocol):
-    """Reads the files of an execution whole, or in turns."""
-
-    def run_pass(self) -> PassRead:
-        """Read every file once."""
 
 
 def prime_cache(reader: PassReader, task: PayloadTask) -> Dict[str, float]:
@@ -171,7 +167,7 @@ def perform_passes(
         return []
     if pipes:
         # A payload without files may make its own data, which the worker counts as one.
-        return TurnServer(reader, max(1, len(task.urls))).serve(*pipes)
+        return serve_turns(reader, max(1, len(task.urls)), *pipes)
     pass_reads = []
     for number in range(1, task.passes + 1):
         prepare_pass(number)
@@ -196,49 +192,37 @@ def open_pipes() -> Optional[Pipes]:
         return None
 
 
-class TurnServer:
-    """Answers the worker's commands with the turns of one execution."""
+def serve_turns(
+    reader: PassReader, file_count: int, commands: IO[str], answers: IO[str]
+) -> List[PassRead]:
+    """Answer the worker's commands with the turns of one execution; return the complete passes.
 
-    def __init__(self, reader: TurnReader, file_count: int) -> None:
-        self._reader = reader
-        self._file_count = file_count
-        self._number = 0
-        self._files: List[FileRead] = []
-        self._done: List[PassRead] = []
-
-    def serve(self, commands: IO[str], answers: IO[str]) -> List[PassRead]:
-        """Serve until ``finish``; return the complete passes.
-
-        Raises:
-            PayloadError: a file cannot be read, the loop ignores its entries, or the worker left.
-        """
-        actions: Dict[str, Callable[..., object]] = {
-            "open": self._open,
-            "run": self._reader.run_turn,
-            "close": self._close,
-            "discard": self._discard,
-        }
-        answers.write("ready\n")
-        for line in commands:
-            word, *numbers = line.split()
-            if word == "finish":
-                return self._done
-            answers.write(f"{actions[word](*map(int, numbers))}\n")
-        raise PayloadError("payload", "turns", "loop", "the worker ended the turns early")
-
-    def _open(self, number: int) -> int:
-        self._number = number
-        return self._reader.open_turns(number)
-
-    def _close(self) -> int:
-        self._files.extend(self._reader.close_turns())
-        if self._number + 1 == self._file_count:
-            self._done.append(PassRead(self._files, in_turns=True))
-            self._files = []
-        return 0
-
-    def _discard(self) -> int:
-        self._reader.discard_turns()
-        self._files = []
-        # The calibration has loaded whatever a turn needs.
-        return move_program_text()
+    Raises:
+        PayloadError: a file cannot be read, the loop ignores its entries, or the worker left.
+    """
+    number = 0
+    files: List[FileRead] = []
+    done: List[PassRead] = []
+    answers.write("ready\n")
+    for line in commands:
+        word, *numbers = line.split()
+        answer: object = 0
+        if word == "finish":
+            return done
+        if word == "open":
+            number = int(numbers[0])
+            answer = reader.open_turns(number)
+        elif word == "run":
+            answer = reader.run_turn(*map(int, numbers))
+        elif word == "close":
+            files += reader.close_turns()
+            if number + 1 == file_count:
+                done.append(PassRead(files, in_turns=True))
+                files = []
+        elif word == "discard":
+            reader.discard_turns()
+            files = []
+            # The calibration has loaded whatever a turn needs.
+            answer = move_program_text()
+        answers.write(f"{answer}\n")
+    raise PayloadError("payload", "turns", "loop", "the worker ended the turns early")

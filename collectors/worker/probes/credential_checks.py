@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Any, Dict, Mapping, Optional
 
 from ...json_documents import decode_json
@@ -43,10 +44,8 @@ def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
     for name in CREDENTIAL_NAMES:
         if env.get(name) and not os.path.isabs(env[name]):
             env[name] = os.path.join(job_folder, env[name])
-            try:
+            with suppress(OSError):  # check_credentials reports the problem
                 os.chmod(env[name], 0o600)  # clients reject files that others can read
-            except OSError:
-                pass  # check_credentials reports the problem
 
 
 def check_credentials(env: Mapping[str, str]) -> None:
@@ -63,18 +62,11 @@ def check_credentials(env: Mapping[str, str]) -> None:
             end = credential_expiry(name, path)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            _raise_credential_error(
-                "invalid", f"The {label} {path} cannot be used: {reason}. Submit with another one."
-            )
+            message = f"The {label} {path} cannot be used: {reason}. Submit with another one."
+            raise ExecutionError(Failure(CREDENTIAL, "invalid", "setup", message)) from error
         if end is not None and end <= time.time():
-            _raise_credential_error(
-                "expired",
-                f"The {label} {path} expired at {format_time(end)}. Renew it, then resume the campaign.",
-            )
-
-
-def _raise_credential_error(kind: str, message: str) -> None:
-    raise ExecutionError(Failure(CREDENTIAL, kind, "setup", message))
+            message = f"The {label} {path} expired at {format_time(end)}. Renew it, then resume the campaign."
+            raise ExecutionError(Failure(CREDENTIAL, "expired", "setup", message))
 
 
 def format_time(seconds: float) -> str:

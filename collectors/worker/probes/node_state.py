@@ -8,8 +8,7 @@ import os
 import platform
 import socket
 import time
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Union
+from typing import Dict, List, Mapping, Optional, Union
 
 from .process_stats import Cgroup, read_text
 
@@ -45,6 +44,7 @@ def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
     """Collect the facts that do not change during a job, by catalogue name."""
     cpuinfo = read_text("/proc/cpuinfo").splitlines()
     host = socket.gethostname()
+    os_name = _find_line("/etc/os-release", "PRETTY_NAME=")
     return {
         "host": host,
         "machine": find_machine(
@@ -61,63 +61,60 @@ def collect_node_facts(cgroup: Cgroup) -> NodeFacts:
         "cgroup_memory_limit_bytes": cgroup.memory_limit(),
         "mem_total_bytes": _read_memory("MemTotal"),
         "kernel": platform.release(),
-        "os_name": _read_os_name(),
+        "os_name": os_name and os_name.strip('"'),
         "container": detect_container(),
         "slot": os.environ.get("TREEHAMMER_BATCH_SLOT") or os.environ.get("_CONDOR_SLOT"),
         "worker_python": platform.python_version(),
     }
 
 
-@dataclass(frozen=True)
-class NodeSnapshot:
-    """Counters of the node at one moment; seconds since boot unless stated otherwise."""
+#: Counter of a snapshot -> metric of its increase.
+_INCREASES = {
+    "steal": "cpu_steal_s",
+    "cpu": "psi_cpu_some_s",
+    "io": "psi_io_some_s",
+    "memory": "psi_memory_some_s",
+    "throttled": "cgroup_throttled_s",
+}
+#: Counters of the node at one moment, in seconds since boot, and its load, memory and clock rate.
+NodeSnapshot = Mapping[str, Optional[float]]
 
-    load1: Optional[float]
-    available_bytes: Optional[int]
-    cpu_steal_s: Optional[float]
-    pressure_s: Dict[str, Optional[float]]
-    throttled_s: Optional[float]
-    mhz: Optional[float]
-    clock_s: float
-    raw_clock_s: float
 
-    @classmethod
-    def take(cls, cgroup: Cgroup) -> NodeSnapshot:
-        """Read all counters now."""
-        load = read_text("/proc/loadavg").split()
-        ticks = read_text("/proc/stat").partition("\n")[0].split()
-        values = [
-            float(v) for v in _read_cpu_values(read_text("/proc/cpuinfo").splitlines(), "cpu MHz")
-        ]
-        return cls(
-            load1=float(load[0]) if load else None,
-            available_bytes=_read_memory("MemAvailable"),
-            cpu_steal_s=int(ticks[8]) / _TICKS_PER_SECOND if len(ticks) > 8 else None,
-            pressure_s={name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
-            throttled_s=cgroup.throttled_s(),
-            mhz=(sum(values) / len(values) if values else None),
-            clock_s=time.clock_gettime(time.CLOCK_MONOTONIC),
-            raw_clock_s=time.clock_gettime(time.CLOCK_MONOTONIC_RAW),
-        )
+def take_snapshot(cgroup: Cgroup) -> NodeSnapshot:
+    """Read all counters of the node now."""
+    load = read_text("/proc/loadavg").split()
+    ticks = read_text("/proc/stat").partition("\n")[0].split()
+    cpuinfo = read_text("/proc/cpuinfo").splitlines()
+    rates_mhz = [float(value) for value in _read_cpu_values(cpuinfo, "cpu MHz")]
+    return {
+        "load": float(load[0]) if load else None,
+        "available_bytes": _read_memory("MemAvailable"),
+        "steal": int(ticks[8]) / _TICKS_PER_SECOND if len(ticks) > 8 else None,
+        **{name: _read_pressure_s(name) for name in ("cpu", "io", "memory")},
+        "throttled": cgroup.throttled_s(),
+        "mhz": sum(rates_mhz) / len(rates_mhz) if rates_mhz else None,
+        "clock": time.clock_gettime(time.CLOCK_MONOTONIC),
+        "raw_clock": time.clock_gettime(time.CLOCK_MONOTONIC_RAW),
+    }
 
 
 def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
     """Compute the node's metrics between two snapshots, by catalogue name."""
-    elapsed_s, raw_s = after.clock_s - before.clock_s, after.raw_clock_s - before.raw_clock_s
+    increases: Dict[str, Optional[float]] = {}
+    for name in (*_INCREASES, "clock", "raw_clock"):
+        start, end = before[name], after[name]
+        # A counter may go backwards, as steal time on some kernels.
+        is_known = start is not None and end is not None and end >= start
+        increases[name] = (end or 0.0) - (start or 0.0) if is_known else None
+    elapsed_s, raw_s = increases["clock"], increases["raw_clock"]
     return {
-        "cpu_mhz": after.mhz,
-        "raw_clock_ratio": raw_s / elapsed_s if elapsed_s > 0 else None,
-        "cpu_steal_s": _counter_increase(before.cpu_steal_s, after.cpu_steal_s),
-        "psi_cpu_some_s": _counter_increase(before.pressure_s["cpu"], after.pressure_s["cpu"]),
-        "psi_io_some_s": _counter_increase(before.pressure_s["io"], after.pressure_s["io"]),
-        "psi_memory_some_s": _counter_increase(
-            before.pressure_s["memory"], after.pressure_s["memory"]
-        ),
-        "cgroup_throttled_s": _counter_increase(before.throttled_s, after.throttled_s),
-        "load1_start": before.load1,
-        "load1_end": after.load1,
-        "mem_available_start_bytes": before.available_bytes,
-        "mem_available_end_bytes": after.available_bytes,
+        "cpu_mhz": after["mhz"],
+        "raw_clock_ratio": raw_s / elapsed_s if elapsed_s and raw_s is not None else None,
+        **{metric: increases[name] for name, metric in _INCREASES.items()},
+        "load1_start": before["load"],
+        "load1_end": after["load"],
+        "mem_available_start_bytes": before["available_bytes"],
+        "mem_available_end_bytes": after["available_bytes"],
     }
 
 
@@ -195,31 +192,21 @@ def _read_machine_id() -> str:
     return " ".join([identity, *sorted(read_text(f"{card}/address").strip() for card in cards)])
 
 
-def _counter_increase(before: Optional[float], after: Optional[float]) -> Optional[float]:
-    """Subtract; None also for a counter that went backwards, as steal time on some kernels."""
-    return None if before is None or after is None or after < before else after - before
-
-
 def _read_cpu_values(cpuinfo: List[str], key: str) -> List[str]:
     return [line.partition(":")[2].strip() for line in cpuinfo if line.startswith(key)]
 
 
+def _find_line(path: str, start: str) -> Optional[str]:
+    """Return the rest of the first line of a file with this start; None without one."""
+    lines = read_text(path).splitlines()
+    return next((line[len(start) :] for line in lines if line.startswith(start)), None)
+
+
 def _read_memory(name: str) -> Optional[int]:
-    for line in read_text("/proc/meminfo").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return None
+    size = _find_line("/proc/meminfo", f"{name}:")
+    return None if size is None else int(size.split()[0]) * 1024
 
 
 def _read_pressure_s(name: str) -> Optional[float]:
-    for line in read_text(f"/proc/pressure/{name}").splitlines():
-        if line.startswith("some"):
-            return int(line.rpartition("total=")[2]) / 1e6
-    return None
-
-
-def _read_os_name() -> Optional[str]:
-    for line in read_text("/etc/os-release").splitlines():
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip('"')
-    return None
+    line = _find_line(f"/proc/pressure/{name}", "some")
+    return None if line is None else int(line.rpartition("total=")[2]) / 1e6

@@ -115,7 +115,7 @@ def _refetches_evicted_page(path: str) -> bool:
         after = read_io(os.getpid())
     finally:
         os.close(fd)
-    return before is not None and after is not None and after.read_bytes > before.read_bytes
+    return bool(before and after) and after["io_read_bytes"] > before["io_read_bytes"]
 
 
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:

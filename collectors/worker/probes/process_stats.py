@@ -7,32 +7,18 @@ versions 1 and 2 are supported; the smallest limit of all groups up to the visib
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Sequence
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
-class IoCounters:
-    """I/O of a process, its threads and the children it has reaped, in bytes."""
-
-    read_chars: int = 0
-    write_chars: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-
-    def __add__(self, other: IoCounters) -> IoCounters:
-        return IoCounters(
-            self.read_chars + other.read_chars,
-            self.write_chars + other.write_chars,
-            self.read_bytes + other.read_bytes,
-            self.write_bytes + other.write_bytes,
-        )
-
-    def values(self) -> Dict[str, int]:
-        """Return the counters by catalogue name."""
-        return {f"io_{name}": value for name, value in asdict(self).items()}
+#: Metric of I/O -> its name in /proc.
+_IO_COUNTERS = {
+    "io_read_chars": "rchar",
+    "io_write_chars": "wchar",
+    "io_read_bytes": "read_bytes",
+    "io_write_bytes": "write_bytes",
+}
 
 
 def read_text(path: str) -> str:
@@ -44,18 +30,16 @@ def read_text(path: str) -> str:
         return ""
 
 
-def read_io(pid: int) -> Optional[IoCounters]:
-    """Read the I/O counters; exact and final for a process that has ended but was not reaped."""
+def read_io(pid: int) -> Dict[str, int]:
+    """Read the I/O of a process, its threads and the children it has reaped, in bytes by catalogue name.
+
+    Exact and final for a process that has ended but was not reaped; empty where it is hidden.
+    """
     fields = dict(line.split(": ", 1) for line in read_text(f"/proc/{pid}/io").splitlines())
     try:
-        return IoCounters(
-            int(fields["rchar"]),
-            int(fields["wchar"]),
-            int(fields["read_bytes"]),
-            int(fields["write_bytes"]),
-        )
+        return {metric: int(fields[name]) for metric, name in _IO_COUNTERS.items()}
     except (KeyError, ValueError):
-        return None
+        return {}
 
 
 def read_run_queue_waits(pid: int) -> Dict[int, int]:

@@ -9,6 +9,7 @@ import ssl
 import struct
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Callable, Mapping, Optional, Tuple
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
@@ -61,11 +62,14 @@ def query_server(scheme: str, host: str, port: int, *, measures: bool = False) -
 def _query_http_server(
     scheme: str, host: str, port: int, measures: bool, method: str = "HEAD"
 ) -> ServerIdentity:
-    connection = (
-        TimedTlsConnection(host, Deadline(_QUERY_TIMEOUT_S), port, context=_make_open_context())
-        if SCHEMES[scheme].tls
-        else TimedConnection(host, Deadline(_QUERY_TIMEOUT_S), port)
-    )
+    deadline = Deadline(_QUERY_TIMEOUT_S)
+    connection = TimedConnection(host, deadline, port)
+    if SCHEMES[scheme].tls:
+        # Any certificate is accepted: nothing secret is sent, and payloads verify.
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection = TimedTlsConnection(host, deadline, port, context=context)
     try:
         version, rtt_s = _time_request(connection, method)
         if measures:
@@ -79,14 +83,6 @@ def _query_http_server(
         connection.close()
 
 
-def _make_open_context() -> ssl.SSLContext:
-    """Make a context that accepts any certificate: nothing secret is sent, and payloads verify."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _time_request(connection: TimedConnection, method: str) -> Tuple[Optional[str], float]:
     """Send a request; return the server's version and the time to its answer."""
     if connection.sock is None:
@@ -95,11 +91,6 @@ def _time_request(connection: TimedConnection, method: str) -> Tuple[Optional[st
     connection.request(method, "/")
     response = connection.getresponse()
     return response.getheader("Server"), time.monotonic() - start
-
-
-def _query_s3_server(scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
-    """Ask without keys: a refusal names the server, too; HEAD of / is no request of S3."""
-    return _query_http_server(scheme, host, port, measures, "GET")
 
 
 def query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> ServerIdentity:
@@ -134,7 +125,8 @@ def query_xrootd_server(_scheme: str, host: str, port: int, measures: bool) -> S
 #: Client of a scheme -> query of its servers.
 _QUERIES: Mapping[str, Callable[[str, str, int, bool], ServerIdentity]] = {
     HTTP_CLIENT: _query_http_server,
-    S3_CLIENT: _query_s3_server,
+    # Without keys: a refusal names the server, too; HEAD of / is no request of S3.
+    S3_CLIENT: partial(_query_http_server, method="GET"),
     XROOTD_CLIENT: query_xrootd_server,
 }
 

@@ -48,9 +48,8 @@ def measure_reachability(url: str) -> DoorReachability:
     for _ in range(_CONNECT_TRIES):
         start = time.monotonic()
         try:
-            with socket.create_connection(
-                _parse_address(parts), timeout=_CONNECT_TIMEOUT_S
-            ) as connection:
+            address = _parse_address(parts)
+            with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
                 times.append(time.monotonic() - start)
                 family = _FAMILIES.get(connection.family)
         except (OSError, ValueError) as error:
@@ -80,7 +79,7 @@ def find_silence(url: str) -> str:
     except (TimeoutError, socket.timeout):  # two classes in Python 3.9
         return "it accepts connections, but answers none"
     except (OSError, ValueError, struct.error):
-        return ""
+        pass
     return ""
 
 

@@ -119,7 +119,7 @@ class Execution:
     def start(self) -> None:
         """Note the time and the state of the node before the execution."""
         self._started_us, self._start = node_state.now_us(), time.monotonic()
-        self._before = node_state.NodeSnapshot.take(self._context.cgroup)
+        self._before = node_state.take_snapshot(self._context.cgroup)
 
     def attempt(self, step: Callable[[], object]) -> bool:
         """Perform a step unless an earlier one failed; False after a failure, which is kept."""
@@ -145,7 +145,7 @@ class Execution:
 
     def finish(self) -> None:
         """Note the time and the state of the node after the execution, and remove its files."""
-        after = node_state.NodeSnapshot.take(self._context.cgroup)
+        after = node_state.take_snapshot(self._context.cgroup)
         self.add_values(**node_state.compare_snapshots(self._before, after))
         # By the monotonic clock: the system time may be changed meanwhile.
         ended_us = self._started_us + round((time.monotonic() - self._start) * 1e6)

@@ -18,7 +18,7 @@ from ...record.metric_catalogue import METRICS_BY_NAME, PASS_PHASES
 from ...record.operation_steps import find_operation_problems
 from ...record.outcome import FAILURE_CLASSES, INTERRUPTED_CLASSES, Failure
 from ...record.value_checks import is_number
-from ...shared_files import read_regular_file
+from ...shared_files import FileTooLargeError, read_regular_file
 
 #: Version of the layout of ``result.json``.
 RESULT_FORMAT = 1
@@ -47,15 +47,19 @@ class PayloadResult:
 def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult:
     """Read ``result.json``; ``declared`` contains the test's own metrics by name."""
     try:
-        document = _load_document(path)
+        document = load_json(read_regular_file(path, _MAX_BYTES))
     except FileNotFoundError:
         message = (
             "The payload ended without error but wrote no result: it must write JSON to the path in "
             f"$TREEHAMMER_RESULT. {_DOCUMENTATION_HINT}"
         )
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
-    except ValueError as error:
+    except OSError as error:
+        return _bad_result([f"cannot be read: {error.strerror}"])
+    except FileTooLargeError as error:
         return _bad_result([str(error)])
+    except ValueError as error:
+        return _bad_result([f"not JSON: {error}"])
     problems = find_result_problems(document, declared)
     if problems:
         return _bad_result(problems)
@@ -66,27 +70,6 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
         operations=document.get("operations") or (),
         failure=Failure(**failure) if failure else None,
     )
-
-
-def _load_document(path: str) -> Any:
-    """Load the document of a ``result.json``.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: it cannot be read, is too large, or not JSON.
-    """
-    try:
-        text = read_regular_file(path, _MAX_BYTES)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    try:
-        return load_json(text)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from error
 
 
 def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str]:
@@ -195,7 +178,7 @@ class ExecutionRecord:
         values["plausible"] = not reasons
         values["implausible_reasons"] = plausibility.SEPARATOR.join(reasons)
         present = {
-            name: _clean_text(name, value)
+            name: _clean_text(value, METRICS_BY_NAME[name].max_length)
             for name, value in values.items()
             # Empty text is omitted unless it is required.
             if value is not None and (value != "" or METRICS_BY_NAME[name].required)
@@ -244,49 +227,42 @@ def _derive_access_metrics(
     }
 
 
-def _clean_text(name: str, value: Any) -> Any:
+def _clean_text(value: Any, max_length: int) -> Any:
     """Remove NUL and invalid UTF-8 from a text and limit its length."""
     if not isinstance(value, str):
         return value
-    text = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-    return text[: METRICS_BY_NAME[name].max_length]
+    return value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:max_length]
 
 
-_COLUMN_HEADINGS = (
-    "wall s",
-    "CPU s",
-    "eff loop",
-    "eff payload",
-    "eff job",
-    "events/s",
-    "MB read",
-    "calls",
-)
+#: Heading of a column -> value by catalogue name, and its format.
+_COLUMNS = {
+    "wall s": ("payload_wall_s", ".3f"),
+    "CPU s": ("cpu_s", ".3f"),
+    "eff loop": ("eff_loop", ".3f"),
+    "eff payload": ("eff_payload", ".3f"),
+    "eff job": ("eff_job", ".3f"),
+    "events/s": ("event_rate_hz", ".0f"),
+    "MB read": ("mb_read", ".2f"),
+    "calls": ("read_calls", "d"),
+}
 
 
 def format_heading(labels: Iterable[str]) -> str:
     """Format the heading; ``labels`` are those of all variants to come."""
-    return _join_cells("variant", list(_COLUMN_HEADINGS), "status", _label_width(labels))
+    return _join_cells("variant", _COLUMNS, "status", labels)
 
 
 def format_measurement(values: Mapping[str, Any], labels: Iterable[str]) -> str:
     """Format the line of one record."""
-    times = [values.get("payload_user_s"), values.get("payload_sys_s")]
-    cpu = None if None in times else sum(time for time in times if time is not None)
-    read = values.get("bytes_read")
-    cells = [
-        _format_value(values.get("payload_wall_s"), ".3f"),
-        _format_value(cpu, ".3f"),
-        _format_value(values.get("eff_loop"), ".3f"),
-        _format_value(values.get("eff_payload"), ".3f"),
-        _format_value(values.get("eff_job"), ".3f"),
-        _format_value(values.get("event_rate_hz"), ".0f"),
-        _format_value(None if read is None else read / 1e6, ".2f"),
-        _format_value(values.get("read_calls"), "d"),
-    ]
-    return _join_cells(
-        execution_label(values), cells, describe_status(values), _label_width(labels)
+    row, read = dict(values), values.get("bytes_read")
+    if "payload_user_s" in values and "payload_sys_s" in values:
+        row["cpu_s"] = values["payload_user_s"] + values["payload_sys_s"]
+    row["mb_read"] = None if read is None else read / 1e6
+    cells = (
+        "-" if row.get(name) is None else format(row[name], form)
+        for name, form in _COLUMNS.values()
     )
+    return _join_cells(execution_label(values), cells, describe_status(values), labels)
 
 
 def execution_label(values: Mapping[str, Any]) -> str:
@@ -303,14 +279,10 @@ def describe_status(values: Mapping[str, Any]) -> str:
     return "ok" if values["plausible"] else f"implausible: {values['implausible_reasons']}"
 
 
-def _label_width(labels: Iterable[str]) -> int:
-    return max(map(len, labels), default=0)
-
-
-def _join_cells(first: str, cells: List[str], last: str, width: int) -> str:
-    columns = (cell.rjust(max(9, len(_COLUMN_HEADINGS[i]))) for i, cell in enumerate(cells))
-    return " ".join([first.ljust(max(width, len("variant"))), *columns, "", last])
-
-
-def _format_value(value: Any, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _join_cells(first: str, cells: Iterable[str], last: str, labels: Iterable[str]) -> str:
+    width = max(map(len, ("variant", *labels)))
+    columns = (
+        cell.rjust(max(9, len(heading)))
+        for cell, heading in zip(cells, _COLUMNS)  # noqa: B905 - Python 3.9
+    )
+    return " ".join([first.ljust(width), *columns, "", last])

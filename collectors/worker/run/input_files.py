@@ -21,10 +21,7 @@ from ...job_spec import InputFile, SoftwareRequest
 from ...record.outcome import CREDENTIAL, NOT_SUPPORTED, ExecutionError, Failure
 from ...s3_errors import MAX_ERROR_BYTES, read_error
 from ...s3_signing import mask_signatures
-from ...shared_files import (
-    DISK_FULL_ERRNOS,
-    local_path,
-)
+from ...shared_files import DISK_FULL_ERRNOS, local_path
 from ...software.providers import SoftwareSetup
 from ...storage_access import (
     HTTP_CLIENT,

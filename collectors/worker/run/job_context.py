@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from ...job_spec import (
-    JOB_MARK_VARIABLE,
-    ExecutionSpec,
-    JobSpec,
-)
+from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec
 from ...record import node_needs
 from ...record.outcome import Failure
 from ..child_processes import StopSignals

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from typing import Any, Dict, Mapping, Optional, Union
+from contextlib import suppress
+from typing import Any, Dict, Mapping, Optional
 
 from ...job_spec import (
     CHECKSUM,
@@ -63,7 +64,7 @@ def _run_build(
     build: BuildCommand,
     setup: SoftwareSetup,
     folder: str,
-) -> Union[Failure, None]:
+) -> Optional[Failure]:
     shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted attempt
     shutil.copytree(context.locate_payload(spec), folder, symlinks=True)
     log = os.path.join(context.output, "logs", f"{os.path.basename(folder)}.out")
@@ -187,10 +188,17 @@ def build_loop(
         _TIMEOUT_S,
         lambda: context.signals.raise_if_stopped("setup"),
     )
-    if spec.kind == COMPILE and (error := _find_certain_error(log)):
-        message = f"the payload's loop does not compile: {error}"
-        raise ExecutionError(Failure("payload", "compile", "compile", message))
-    values = _read_values(result)
+    if spec.kind == COMPILE:
+        error = ""
+        with suppress(OSError):
+            error = find_compiler_error(read_file_end(log, MAX_LOG_BYTES))
+        # ROOT's interpreter, which knows more classes, shares these.
+        if any(text in error for text in _CERTAIN_ERRORS):
+            message = f"the payload's loop does not compile: {error}"
+            raise ExecutionError(Failure("payload", "compile", "compile", message))
+    values: Dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        values = dict(decode_json(read_regular_file(result, _MAX_RESULT_BYTES))["values"])
     ended = f"ended with {code}" if code is not None else f"did not end within {_TIMEOUT_S} s"
     reason = values.get("reason", "") if values else f"its build {ended}"
     loop = CompiledLoop(
@@ -200,23 +208,6 @@ def build_loop(
     return loop
 
 
-def _find_certain_error(log: str) -> str:
-    """Find an error of the compiler that ROOT's interpreter, which knows more classes, shares; '' for none."""
-    try:
-        error = find_compiler_error(read_file_end(log, MAX_LOG_BYTES))
-    except OSError:
-        return ""
-    return error if any(text in error for text in _CERTAIN_ERRORS) else ""
-
-
 def _make_key(context: JobContext, spec: ExecutionSpec) -> str:
     payload = context.locate_payload(spec)
     return f"{spec.software.request} {spec.variant.get('format', '')} {payload}"
-
-
-def _read_values(result: str) -> Dict[str, Any]:
-    """Read what the payload says of the libraries; empty where it wrote nothing."""
-    try:
-        return dict(decode_json(read_regular_file(result, _MAX_RESULT_BYTES))["values"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}

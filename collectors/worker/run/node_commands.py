@@ -13,12 +13,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from ...job_spec import (
-    CHECKSUM,
-    ExecutionSpec,
-    Scalar,
-    ServerCommand,
-)
+from ...job_spec import CHECKSUM, ExecutionSpec, Scalar, ServerCommand
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end
 from .crash_causes import find_compiler_error
@@ -108,11 +103,7 @@ def apply_settings(context: JobContext, spec: ExecutionSpec, name: str) -> None:
     if before is None or spec.kind == CHECKSUM:
         return
     _run_command(
-        context,
-        before,
-        spec.variant,
-        name,
-        lambda: context.signals.raise_if_stopped("setup"),
+        context, before, spec.variant, name, lambda: context.signals.raise_if_stopped("setup")
     )
 
 

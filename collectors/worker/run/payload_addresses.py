@@ -1,7 +1,7 @@
 """Addresses that a payload opens: signed ones for objects of an S3 door, caches of a federation.
 
-Other doors are opened as they are.  A signed address works with every HTTP client that reads by GET alone, such as uproot, davix and
-curl.  ROOT's wheels have no such client; those that read S3 sign their requests themselves.
+Other doors are opened as they are.  A signed address works with every HTTP client that reads by GET
+alone, such as uproot, davix and curl.  ROOT's wheels have no such client; those that read S3 sign their requests themselves.
 Neither records nor logs contain a signature.
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from typing import Optional
 
@@ -49,8 +50,10 @@ def classify_failure(
         kind = f"reported-{reported.failure.kind}" if is_forced else reported.failure.kind
         return replace(reported.failure, kind=kind)
     if outcome.exit_signal is not None:
-        core = ", core dumped" if outcome.core_dumped else ""
-        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
+        name, core = f"signal {outcome.exit_signal}", ", core dumped" * outcome.core_dumped
+        with suppress(ValueError):
+            name = signal.Signals(outcome.exit_signal).name
+        message = f"The payload was ended by {name}{core}."
         return _payload_failure("signal", message)
     if outcome.exit_code:
         message = f"The payload ended with exit code {outcome.exit_code}."
@@ -60,14 +63,9 @@ def classify_failure(
 
 def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
     """Return the failure of a payload that the worker ended."""
+    stopped = "The worker was asked to stop and ended the payload."
     return {
-        "stop": Failure(
-            "evicted",
-            "stopped",
-            "payload",
-            "The worker was asked to stop and ended the payload.",
-            transient=True,
-        ),
+        "stop": Failure("evicted", "stopped", "payload", stopped, transient=True),
         "timeout": _payload_failure(
             "timeout",
             f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
@@ -139,13 +137,6 @@ def attribute_to_compiler(failure: Failure, node: NodeCheck) -> Failure:
 def _attribute_to_node(failure: Failure, name: str, node: NodeCheck) -> Failure:
     message = f"{node.describe(name)} ({failure.message})"
     return Failure("software-setup", name, failure.phase, message)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def check_root_version(requested: str, reported: Optional[str]) -> Optional[Failure]:

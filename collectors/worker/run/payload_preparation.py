@@ -9,16 +9,7 @@ import shutil
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import (
-    TYPE_CHECKING,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, PRIME, ExecutionSpec, InputFile

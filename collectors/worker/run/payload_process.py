@@ -18,6 +18,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Set
@@ -174,7 +175,7 @@ class _ProcessSupervisor:
         self._max_rss = self._peak_rss = 0
         self._switches = [0, 0]
         self._faults = [0, 0]
-        self._io: Optional[process_stats.IoCounters] = process_stats.IoCounters()
+        self._io: Optional[Counter[str]] = Counter()
         self._waits: Dict[int, int] = {}
         self._seen: Set[int] = {process.pid}
         # Turns, whose energy is not metered, are disturbed less by sampling.
@@ -244,7 +245,10 @@ class _ProcessSupervisor:
                 return
             now = time.monotonic()
             io = process_stats.read_io(ended.si_pid)
-            self._io = self._io + io if self._io is not None and io is not None else None
+            if self._io is not None and io:
+                self._io.update(io)
+            else:  # one process that is hidden makes the sum wrong
+                self._io = None
             self._waits.update(process_stats.read_run_queue_waits(ended.si_pid))
             pid, status, usage = os.wait4(ended.si_pid, 0)
             self._seen.add(pid)
@@ -341,7 +345,7 @@ class _ProcessSupervisor:
             "processes": len(self._seen),
             "exit_code": exit_code,
             "exit_signal": exit_signal,
-            **(self._io.values() if self._io else {}),
+            **(self._io or {}),
             **self._energy,
         }
         core_dumped = signaled and os.WCOREDUMP(self._status)

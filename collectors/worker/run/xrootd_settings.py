@@ -8,15 +8,8 @@ import re
 import shutil
 from typing import Any, Dict, Iterable, Mapping, Optional, Sequence
 
-from ...shared_files import (
-    open_regular_file,
-    read_file_end,
-    write_atomically,
-)
-from ...storage_access import (
-    XROOTD_CLIENT,
-    find_scheme,
-)
+from ...shared_files import open_regular_file, read_file_end, write_atomically
+from ...storage_access import XROOTD_CLIENT, find_scheme
 
 #: ROOT's own handlers pass only ``root://`` to XRootD's client, and ``roots://`` to the classes of a
 #: discontinued server.  Handlers of a ``.rootrc`` precede them.

@@ -21,7 +21,7 @@ from treehammer.collectors.json_documents import (
     parse_json,
 )
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.worker.run.execution_record import _load_document
+from treehammer.collectors.worker.run.execution_record import read_payload_result
 from treehammer.datasets.catalogues.recordings import _read_process
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import TreehammerError
@@ -117,11 +117,16 @@ def test_all_mistakes_are_reported_at_once() -> None:
         parse_document(Storage, [])
 
 
+def _read_result(folder: Path) -> None:
+    problem = read_payload_result(str(folder / "file.json"), {}).problem
+    raise ValueError(problem.message if problem else "")
+
+
 @pytest.mark.parametrize(
     ("kind", "read"),
     [
         ("dataset", Manifest.read),
-        ("payload's result", lambda folder: _load_document(str(folder / "file.json"))),
+        ("payload's result", _read_result),
         ("record", lambda folder: Measurement.from_json((folder / "file.json").read_text())),
         ("job", lambda folder: JobSpec.from_json((folder / "file.json").read_text())),
         ("recorded process", lambda folder: _read_process(folder / "file.json")),

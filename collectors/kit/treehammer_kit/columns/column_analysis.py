@@ -12,13 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ..pass_summary import (
-    PassRead,
-    compute_share,
-    drop_warm_up,
-    median_or_none,
-    summarize_times,
-)
+from ..pass_summary import PassRead, compute_share, drop_warm_up, median_or_none, summarize_times
 from ..payload_task import PayloadError, PayloadTask, select_branches
 from ..read_passes import FileSurvey, describe_other_files
 
@@ -126,12 +120,8 @@ def check_task(task: PayloadTask) -> None:
         PayloadError: only a part of the events, or counted instructions.
     """
     if task.events != 1 or task.counting:
-        raise PayloadError(
-            "payload",
-            "format",
-            "setup",
-            "an analysis of columns reads all events: events = 1, no count",
-        )
+        message = "an analysis of columns reads all events: events = 1, no count"
+        raise PayloadError("payload", "format", "setup", message)
 
 
 @dataclass
@@ -180,10 +170,9 @@ def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any
         compute_share(pass_read.loop_cpu_s, threads * pass_read.loop_wall_s)
         for pass_read in counted_passes
     )
-    corrected = median_or_none(
+    values["eff_loop_corrected"] = median_or_none(
         [_correct_efficiency(pass_read, threads) for pass_read in counted_passes]
     )
-    values["eff_loop_corrected"] = corrected
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -206,18 +195,14 @@ def summarize_idle_time(
     if bound:
         cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted_passes)
         extras["bound_wall_s"] = cpu / (threads * bound)
-    idle = median_or_none([_idle_seconds(pass_read, threads) for pass_read in counted_passes])
-    if idle is not None:
-        extras["idle_thread_s"] = idle
+    waits = [pass_read.run_queue_s for pass_read in counted_passes]
+    if None not in waits:
+        # The time without use of or wait for a CPU; further threads may make it 0.
+        extras["idle_thread_s"] = statistics.median(
+            max(0.0, threads * item.loop_wall_s - item.loop_cpu_s - (item.run_queue_s or 0.0))
+            for item in counted_passes
+        )
     return extras
-
-
-def _idle_seconds(pass_read: PassRead, threads: int) -> Optional[float]:
-    """Return the time without use of or wait for a CPU; further threads may make it 0."""
-    waited = pass_read.run_queue_s
-    if waited is None:
-        return None
-    return max(0.0, threads * pass_read.loop_wall_s - pass_read.loop_cpu_s - waited)
 
 
 def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:

@@ -6,14 +6,13 @@ import re
 import time
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from .. import root_engine, turn_server
 from ..loop_libraries import BuildError, CompiledRoot, LoopSource, build_late_loop
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import (
     KERNEL_COUNTERS,
-    PASS_PHASES,
     FileRead,
     PassRead,
     drop_warm_up,
@@ -23,7 +22,13 @@ from ..pass_summary import (
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from ..pyroot import declare
-from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
+from ..read_passes import (
+    FileSurvey,
+    ReadPasses,
+    check_same_branches,
+    raise_on_failure,
+    read_phases,
+)
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
 
@@ -102,7 +107,7 @@ class FramePasses:
 
     def close_turns(self) -> List[FileRead]:
         """End the event loop, if this file has one; return its figures."""
-        reader = self._take_turns_reader()
+        reader, self._turns_reader = self._turns_reader, None
         if reader is None:
             return []
         reader.FinishTurns()
@@ -113,9 +118,9 @@ class FramePasses:
 
     def discard_turns(self) -> None:
         """Abandon the event loop and forget the histograms of this pass."""
-        reader = self._take_turns_reader()
-        if reader is not None:
-            reader.Close()
+        if self._turns_reader is not None:
+            self._turns_reader.Close()
+            self._turns_reader = None
         self._pass_sums = HistogramSums()
 
     def survey_files(self) -> List[FileSurvey]:
@@ -136,17 +141,16 @@ class FramePasses:
         return self._files
 
     def _survey_file(self, url: str) -> FileSurvey:
+        """Survey a file, whose columns must have as many entries as its tree."""
         survey = survey_file(self._root, self._task, url, self._columns)
         if survey.other_lengths:
             name, entries = next(iter(survey.other_lengths.items()))
             total = sum(survey.clusters)
-            raise PayloadError(
-                "payload",
-                "branches",
-                "survey",
+            message = (
                 f"{url}: branch {name!r} has {entries} of {total} entries, and a data frame repeats its "
-                "last value for the others. Choose other branches.",
+                "last value for the others. Choose other branches."
             )
+            raise PayloadError("payload", "branches", "survey", message)
         return survey
 
     def _open_prepared(self, urls: Sequence[str]) -> Any:
@@ -165,15 +169,22 @@ class FramePasses:
         reported = {str(item.first): float(item.second) for item in results.reported}
         reader.Close()
         self.other_files.update(dict.fromkeys(map(str, reader.other_files)))
-        return _collect_figures(reader, events, run_queue_s, reported)
+        return FileRead(
+            read_phases(reader),
+            events=events,
+            unzipped_bytes=0,
+            file_size=0,
+            file_class="",
+            cached=True,
+            first_byte_s=-1.0,
+            run_queue_s=run_queue_s,
+            reported_values=reported,
+            counters={name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *TREE_COUNTERS)},
+        )
 
     def _finish_pass(self) -> None:
         self.sums.append(self._pass_sums)
         self._pass_sums = HistogramSums()
-
-    def _take_turns_reader(self) -> Optional[Any]:
-        reader, self._turns_reader = self._turns_reader, None
-        return reader
 
 
 def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
@@ -233,27 +244,6 @@ def _group_files(task: PayloadTask) -> List[List[str]]:
         message = f"axis 'file_order': expected 'together' or 'in turn', not {order!r}"
         raise PayloadError("payload", "bad-job", "setup", message)
     return [[url] for url in task.urls] if order == IN_TURN else [list(task.urls)]
-
-
-def _collect_figures(
-    reader: Any, events: int, run_queue_s: float, reported: Dict[str, float]
-) -> FileRead:
-    phases = {}
-    for phase in PASS_PHASES:
-        clock = getattr(reader, phase)
-        phases[phase] = (float(clock.wall), float(clock.user), float(clock.sys))
-    return FileRead(
-        phases,
-        events=events,
-        unzipped_bytes=0,
-        file_size=0,
-        file_class="",
-        cached=True,
-        first_byte_s=-1.0,
-        run_queue_s=run_queue_s,
-        reported_values=reported,
-        counters={name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *TREE_COUNTERS)},
-    )
 
 
 def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
@@ -320,25 +310,15 @@ class DataFrameExecution:
         """Set threads, cache and prefetching, before any file is opened."""
         task = self._task
         if task.cache_bytes == 0 and task.format == RNTUPLE:
-            raise PayloadError(
-                "payload",
-                "format",
-                "setup",
-                "cache_mb = 0: RDataFrame does not let the cluster cache of an RNTuple be turned off",
-            )
-        version = self._root.gROOT
-        if (
-            task.prefetch
-            and task.format == RNTUPLE
-            and version.GetVersionInt() < _FIRST_WITH_CLUSTERS
-        ):
-            raise PayloadError(
-                "software-setup",
-                "not-supported",
-                "setup",
+            message = "cache_mb = 0: RDataFrame does not let the cluster cache of an RNTuple be turned off"
+            raise PayloadError("payload", "format", "setup", message)
+        reads_ahead, version = task.prefetch and task.format == RNTUPLE, self._root.gROOT
+        if reads_ahead and version.GetVersionInt() < _FIRST_WITH_CLUSTERS:
+            message = (
                 f"prefetch: RDataFrame of ROOT {version.GetVersion()} reads one cluster of an RNTuple "
-                "at once; others can be chosen since 6.38",
+                "at once; others can be chosen since 6.38"
             )
+            raise PayloadError("software-setup", "not-supported", "setup", message)
         root_engine.set_prefetching(self._root, task)
         if task.cache_bytes == 0:
             self._root.gEnv.SetValue("TTreeCache.Size", 0.0)
@@ -371,27 +351,20 @@ class DataFrameExecution:
     def _declare_analysis(self, loop: LoopSource) -> None:
         """Compile an analysis, or load it, and install it as the timed one."""
         if isinstance(self._root, CompiledRoot):
-            path = self._build_late(loop) if loop.is_late else ""
+            try:
+                path = build_late_loop(self._task, loop) if loop.is_late else ""
+            except (BuildError, OSError) as error:
+                message = f"the analysis of [settings] does not compile: {error}"
+                raise PayloadError("payload", "compile", "compile", message) from error
             self._root.load_loop(loop.hook, path)
             return
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
         compiled = root_engine.declare_payload_code(self._root, loop.code)
         if not compiled or not declare(self._root, bind):
-            raise PayloadError(
-                "payload",
-                "compile",
-                "compile",
-                "the analysis does not compile; it must define "
-                "'void analyze(treehammer::FramePass &pass)'",
-            )
-
-    def _build_late(self, loop: LoopSource) -> str:
-        try:
-            return build_late_loop(self._task, loop)
-        except (BuildError, OSError) as error:
-            message = f"the analysis of [settings] does not compile: {error}"
-            raise PayloadError("payload", "compile", "compile", message) from error
+            definition = "void analyze(treehammer::FramePass &pass)"
+            message = f"the analysis does not compile; it must define '{definition}'"
+            raise PayloadError("payload", "compile", "compile", message)
 
     def _summarize(
         self, passes_read: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]

@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from .. import turn_server
-from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_extras
+from ..pass_summary import FileRead, PassRead, drop_warm_up, median_counter, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, check_same_branches
@@ -166,13 +166,14 @@ class StepTurns:
 
     def run(self, last: int) -> TurnFigures:
         """Read all steps that begin before entry ``last``."""
-        return self._clock.measure(lambda: self._read_steps(last))
 
-    def _read_steps(self, last: int) -> None:
-        while self._position < last:
-            events = next(self._steps)
-            self._fill(events)
-            self._position += len(events)
+        def read() -> None:
+            while self._position < last:
+                events = next(self._steps)
+                self._fill(events)
+                self._position += len(events)
+
+        return self._clock.measure(read)
 
 
 def run_uproot_task(
@@ -191,9 +192,8 @@ def run_uproot_task(
     """
     check_task(task)
     if task.threads > 1 or task.prefetch:
-        raise PayloadError(
-            "payload", "format", "setup", "uproot reads with one thread, without prefetching"
-        )
+        message = "uproot reads with one thread, without prefetching"
+        raise PayloadError("payload", "format", "setup", message)
     if task.kind == "checksum":
         uproot, report.phase = _import_uproot(report), "checksum"
         report.values.update(compute_uproot_checksum(uproot, task))
@@ -218,10 +218,7 @@ def _report_passes(
     report.values.update(column_analysis.summarize_threads(passes_read, task.threads))
     counted_passes = drop_warm_up(passes_read)
     for name in ("bytes_read", "read_calls"):
-        value = median_or_none(
-            [pass_read.sum_counter(name) for pass_read in counted_passes], whole=True
-        )
-        report.values[name] = value
+        report.values[name] = median_counter(counted_passes, name)
     files = [passes.files[url] for url in task.urls]
     report.values.update(column_analysis.collect_notes(files))
     report.values["events_total"] = sum(sum(file.clusters) for file in files)
@@ -237,12 +234,8 @@ def _import_uproot(report: PayloadReport) -> Any:
         import awkward
         import uproot
     except ImportError as error:
-        raise PayloadError(
-            "software-setup",
-            "missing",
-            "import",
-            f"{error}: install uproot and awkward in the Python that runs the worker",
-        ) from error
+        message = f"{error}: install uproot and awkward in the Python that runs the worker"
+        raise PayloadError("software-setup", "missing", "import", message) from error
     after = read_cpu_seconds()
     report.values.update(
         import_wall_s=time.monotonic() - start,

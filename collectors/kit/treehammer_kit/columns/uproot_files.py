@@ -91,13 +91,8 @@ class UprootFile:
 
     def survey(self) -> FileSurvey:
         """Survey the file and the columns."""
-        return FileSurvey(
-            int(self.source.num_bytes),
-            type(self.source).__name__,
-            self._sum_zip_bytes(),
-            [self.entries],
-            self.types,
-        )
+        size, kind = int(self.source.num_bytes), type(self.source).__name__
+        return FileSurvey(size, kind, self._sum_zip_bytes(), [self.entries], self.types)
 
     def close(self, reported: Dict[str, float]) -> FileRead:
         """Close the file; return its figures, with the values that the payload reported."""
@@ -175,13 +170,11 @@ class TreeFile(UprootFile):
         for name in self.needed:
             entries = int(self.tree[name].num_entries)
             if entries != self.entries:
-                raise PayloadError(
-                    "payload",
-                    "branches",
-                    "prepare",
+                message = (
                     f"{self.url}: branch {name!r} has {entries} of {self.entries} entries: uproot cannot "
-                    "read it beside others. Choose other branches.",
+                    "read it beside others. Choose other branches."
                 )
+                raise PayloadError("payload", "branches", "prepare", message)
         places = sorted(
             (int(seek), int(seek) + int(size), str(branch.name))
             for branch in self.tree.values(recursive=True)
@@ -191,13 +184,11 @@ class TreeFile(UprootFile):
         for number, (start, _, second) in enumerate(places[1:]):
             _, end, first = places[number]
             if start < end and first != second:
-                raise PayloadError(
-                    "payload",
-                    "files",
-                    "prepare",
+                message = (
                     f"{self.url}: branch {first!r} or {second!r} lies in another file, as both have baskets "
-                    f"at byte {start}. Read the file with ttree-read, which names it.",
+                    f"at byte {start}. Read the file with ttree-read, which names it."
                 )
+                raise PayloadError("payload", "files", "prepare", message)
 
     @property
     def types(self) -> Dict[str, Dict[str, str]]:

@@ -21,7 +21,7 @@ from treehammer.collectors.kit.treehammer_kit.columns.uproot_files import count_
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead, PassRead
 from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
-from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
+from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, serve_turns
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
 from treehammer.collectors.worker.run.launch import reserve_core, vary_layout
@@ -336,7 +336,7 @@ def test_passes_hold_all_files_that_were_closed(
     one_pass = ["open 0", "run 0 10", "close", "open 1", "close"]
     commands = ["open 0", "run 0 4", "discard", *one_pass, *one_pass, "finish"]
     reader, answers = FakeReader(together), io.StringIO()
-    done = TurnServer(reader, 2).serve(io.StringIO("\n".join(commands)), answers)
+    done = serve_turns(reader, 2, io.StringIO("\n".join(commands)), answers)
     assert [[read.events for read in one.files] for one in done] == [reads, reads]
     assert all(one.in_turns for one in done)
     assert reader.log == [(0, 4), "discard", (0, 10), (0, 10)]
@@ -360,7 +360,7 @@ def test_payload_without_files_takes_turns_as_with_one(monkeypatch: pytest.Monke
 
 def test_early_end_of_the_turns_is_a_failure() -> None:
     with pytest.raises(PayloadError, match="ended the turns early"):
-        TurnServer(FakeReader(), 2).serve(io.StringIO("open 0\n"), io.StringIO())
+        serve_turns(FakeReader(), 2, io.StringIO("open 0\n"), io.StringIO())
 
 
 def test_pipes_are_opened_only_if_a_worker_offers_turns(
