@@ -143,7 +143,12 @@ class BearerToken:
     @classmethod
     def for_door(cls, token: str, url: str, env: Mapping[str, str]) -> BearerToken:
         """Make the token of a door, whose pools are named in ``env``."""
-        return cls(token, url, find_token_pools(url, env))
+        origin = _parse_origin(url)
+        for entry in env.get(TOKEN_POOLS_VARIABLE, "").split(";"):
+            door, _, pools = entry.partition("=")
+            if origin is not None and _parse_origin(f"https://{door}") == origin:
+                return cls(token, url, tuple(pools.split(",")))
+        return cls(token, url)
 
     def may_reach(self, url: str) -> bool:
         """Return whether a request to ``url`` may carry the token."""
@@ -165,16 +170,6 @@ class BearerToken:
 
 #: Requests without a token.
 NO_TOKEN = BearerToken()
-
-
-def find_token_pools(url: str, env: Mapping[str, str]) -> Tuple[str, ...]:
-    """Find the pools of a door in :data:`TOKEN_POOLS_VARIABLE`."""
-    origin = _parse_origin(url)
-    for entry in env.get(TOKEN_POOLS_VARIABLE, "").split(";"):
-        door, _, pools = entry.partition("=")
-        if origin is not None and _parse_origin(f"https://{door}") == origin:
-            return tuple(pools.split(","))
-    return ()
 
 
 def format_token_pools(pools_by_url: Mapping[str, Tuple[str, ...]]) -> str:

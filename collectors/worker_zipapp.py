@@ -18,21 +18,8 @@ from treehammer.errors import TreehammerError
 #: Package inside the archive; the name differs from an installed Treehammer's.
 NODE_PACKAGE = "treehammer_node"
 
-_PACKED_MODULES = (
-    "__init__",
-    "cache_counts",
-    "cache_info",
-    "http_answers",
-    "http_requests",
-    "job_spec",
-    "json_documents",
-    "pelican_director",
-    "s3_errors",
-    "s3_signing",
-    "shared_files",
-    "storage_access",
-    "xml_documents",
-)
+#: Modules beside this one that stay on the machine of the submission.
+_LOCAL_MODULES = ("cli.py", "root_releases.py", "worker_zipapp.py")
 _KIT_FOLDER = "kit"
 _PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)
 #: Folders of verticals that travel, too.
@@ -121,7 +108,8 @@ def _root_folder() -> Path:
 def _list_sources() -> Iterator[Path]:
     collectors = _root_folder() / "collectors"
     yield Path(verticals.__file__)
-    yield from (collectors / f"{name}.py" for name in _PACKED_MODULES)
+    modules = sorted(collectors.glob("*.py"))
+    yield from (module for module in modules if module.name not in _LOCAL_MODULES)
     folders = [*map(collectors.joinpath, _PACKED_FOLDERS)]
     for part in map(_root_folder().joinpath, verticals.VERTICALS):
         present = [*filter(Path.is_dir, map(part.joinpath, _PACKED_PARTS))]

@@ -137,14 +137,8 @@ def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -
             if reason:
                 problems.append(f"{name} {reason}")
     problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
-    return problems + find_extra_problems(extras)
-
-
-def find_extra_problems(extras: Mapping[str, Any]) -> List[str]:
-    """List every reason for rejecting metrics that a test defines; empty if they are valid."""
     if len(extras) > MAX_EXTRAS:
-        return [f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
-    problems = []
+        return [*problems, f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
     for name, value in extras.items():
         if not isinstance(name, str) or not _EXTRA_NAME.match(name):
             problems.append(f"extra {name!r} is not a name")

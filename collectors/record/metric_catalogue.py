@@ -113,11 +113,6 @@ def find_access_mode(variant: Mapping[str, Any], door_protocol: str) -> Optional
     return mode if mode in ACCESS_MODES else None
 
 
-def list_exact_modes(name: str) -> Tuple[str, ...]:
-    """List the access modes in which a metric is exact."""
-    return tuple(mode for mode in ACCESS_MODES if name in EXACT_COUNTERS[mode])
-
-
 @dataclass(frozen=True)
 class Metric:
     """Catalogue column with its unit, source and constraints.
@@ -514,7 +509,7 @@ def _find_plausible_range(metric: Metric) -> Optional[Tuple[float, float]]:
 CATALOGUE: Tuple[Metric, ...] = tuple(
     replace(
         metric,
-        exact_in=list_exact_modes(metric.name),
+        exact_in=tuple(mode for mode in ACCESS_MODES if metric.name in EXACT_COUNTERS[mode]),
         plausible_range=_find_plausible_range(metric),
         **_CONSTRAINTS.get(metric.name, {}),
     )

@@ -216,19 +216,7 @@ def check_cold_fetch(values: Values) -> str:
     return ""
 
 
-#: All rules in the order of their evaluation.
-RULES: Tuple[Rule, ...] = (
-    check_ranges,
-    check_order,
-    check_efficiency_bound,
-    check_something_read,
-    check_within_totals,
-    check_baskets_read,
-    check_kernel_bytes,
-    check_phase_cpu,
-    check_phase_wall,
-    check_pass_times,
-    check_event_rate,
-    check_cold_start,
-    check_cold_fetch,
+#: All rules in the order of their evaluation, which is that of this module.
+RULES: Tuple[Rule, ...] = tuple(
+    rule for name, rule in globals().items() if name.startswith("check_")
 )

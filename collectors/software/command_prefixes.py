@@ -18,10 +18,6 @@ from ..job_spec import SoftwareRequest
 from ..json_documents import decode_json
 from .setup_commands import drop_foreign_root, raise_setup_error, run_tool
 
-# Only the prefix runs on the host.  It starts a shell inside, which prepends the kit to the inner
-# PYTHONPATH.  So nothing depends on the variables that a container runtime passes on or that its
-# image sets.
-
 #: The inner interpreter, which must find ROOT.
 WRAPPED_PYTHON = "python3"
 

@@ -20,10 +20,6 @@ from typing import Callable, List, NoReturn, Tuple
 from .setup_commands import drop_foreign_python, extract_error_line, raise_setup_error
 from .wheels import Release, describe_python, environment_python, write_marker
 
-# Downloads are verified against the pinned hashes, or, for a wheel that is not listed, against the
-# hash that the index states.  An interrupted or corrupt download is repeated without pip's cache,
-# which may contain the corrupt file.
-
 #: Maximum number of download attempts, and the pauses in seconds between them.
 MAX_TRIES = 3
 BACK_OFF_S: Tuple[float, ...] = (5.0, 20.0)

@@ -21,6 +21,7 @@ from typing import List, Mapping, Optional, Set, Tuple
 
 #: Device through which packets from servers pass.
 _INBOUND_DEVICE = "treehammer"
+_REDIRECTION = ("action", "mirred", "egress", "redirect", "dev", _INBOUND_DEVICE)
 #: Handles of the root queue and of a device's delay.
 _ROOT, _DELAY = "7ea0:", "7ea1:"
 #: Class of delayed packets: the first three have the bands for all others, as without it.
@@ -126,7 +127,13 @@ class NodeDelay:
             self._distance = rtt_ms, rate_mbit
         for family, address in addresses:
             if (address, port) not in self._endpoints:
-                self._add_filters(_IP_PROTOCOLS[family], address, str(port))
+                # Packets to and from the server are led through the delays.
+                add = ["tc", "filter", "add", "dev", self._device]
+                match = ["protocol", _IP_PROTOCOLS[family], "flower", "ip_proto", "tcp"]
+                inbound = ["src_ip", address, "src_port", str(port), *_REDIRECTION]
+                _run(*add, "ingress", *match, *inbound)
+                outbound = ["dst_ip", address, "dst_port", str(port), "classid", _DELAYED_CLASS]
+                _run(*add, "parent", _ROOT, *match, *outbound)
                 self._endpoints.add((address, port))
 
     def _add_queues(self, device: str, rtt_ms: float, rate_mbit: float) -> None:
@@ -140,20 +147,12 @@ class NodeDelay:
             delay += ["rate", f"{rate_mbit * 1e6:.0f}bit"]
         self._device = device
         _run("ip", "link", "add", _INBOUND_DEVICE, "type", "ifb")
-        _run(*_add_queue(device, "root", "handle", _ROOT, "prio", "bands", _BANDS))
-        _run(*_add_queue(device, "parent", _DELAYED_CLASS, "handle", _DELAY, "netem", *delay))
-        _run(*_add_queue(_INBOUND_DEVICE, "root", "handle", _DELAY, "netem", *delay))
+        add = ("tc", "qdisc", "add", "dev")
+        _run(*add, device, "root", "handle", _ROOT, "prio", "bands", _BANDS)
+        _run(*add, device, "parent", _DELAYED_CLASS, "handle", _DELAY, "netem", *delay)
+        _run(*add, _INBOUND_DEVICE, "root", "handle", _DELAY, "netem", *delay)
         _run("ip", "link", "set", _INBOUND_DEVICE, "up")
-        _run(*_add_queue(device, "ingress"))
-
-    def _add_filters(self, protocol: str, address: str, port: str) -> None:
-        """Lead the packets to and from a server through the delays."""
-        add = ["tc", "filter", "add", "dev", self._device]
-        match = ["protocol", protocol, "flower", "ip_proto", "tcp"]
-        redirection = ["action", "mirred", "egress", "redirect", "dev", _INBOUND_DEVICE]
-        _run(*add, "ingress", *match, "src_ip", address, "src_port", port, *redirection)
-        outbound = ["dst_ip", address, "dst_port", port, "classid", _DELAYED_CLASS]
-        _run(*add, "parent", _ROOT, *match, *outbound)
+        _run(*add, device, "ingress")
 
     def _remove(self) -> None:
         if _exists(_INBOUND_DEVICE):
@@ -168,10 +167,6 @@ class NodeDelay:
 
 def _exists(device: str) -> bool:
     return device in (name for _, name in socket.if_nameindex())
-
-
-def _add_queue(device: str, *words: str) -> Tuple[str, ...]:
-    return ("tc", "qdisc", "add", "dev", device, *words)
 
 
 def _resolve(host: str) -> List[Tuple[int, str]]:

@@ -75,12 +75,7 @@ COMMAND_HEADLINE = tuple(replace(metric, work="run") for metric in DEFAULT_HEADL
 def find_headline_metric(
     name: str, declared: Mapping[str, MetricTable], *, is_load: bool
 ) -> HeadlineMetric:
-    """Find a headline metric by name.
-
-    Args:
-        name: name as stated in the test.
-        declared: metrics that the test declares.
-        is_load: whether its measurements have operations.
+    """Find a headline metric by name, with the arguments of :func:`find_numeric_metric`.
 
     Raises:
         KeyError: nothing has this name.

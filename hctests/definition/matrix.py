@@ -123,24 +123,30 @@ def _normalize_branches(value: Any) -> Scalar:
     return value
 
 
-def _make_number_reader(high: int, unit: str) -> Callable[[Any], Scalar]:
+def _make_number_axis(default: tuple[Scalar, ...], expected: str, high: int, unit: str) -> Axis:
+    """Make an axis of numbers from 0 to a bound."""
+
     def read(value: Any) -> Scalar:
         number = _normalize_number(value)
         if not 0 <= number <= high:
             raise ValueError(f"{value!r} is not between 0 and {high} {unit}")
         return number
 
-    return read
+    schema = {"type": "number", "minimum": 0, "maximum": high}
+    return Axis(default, expected, schema, read, numeric=True)
 
 
-def _make_count_reader(low: int, high: int) -> Callable[[Any], Scalar]:
+def _make_count_axis(expected: str, low: int, high: int) -> Axis:
+    """Make an axis of whole numbers between two bounds, without a default."""
+
     def read(value: Any) -> Scalar:
         number = _normalize_number(value)
         if not isinstance(number, int) or not low <= number <= high:
             raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
         return number
 
-    return read
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Axis((), expected, schema, read, numeric=True)
 
 
 def _normalize_name(value: Any) -> Scalar:
@@ -149,13 +155,15 @@ def _normalize_name(value: Any) -> Scalar:
     return str(value)
 
 
-def _make_choice_reader(*choices: str) -> Callable[[Any], Scalar]:
+def _make_choice_axis(default: tuple[Scalar, ...], expected: str, choices: Sequence[str]) -> Axis:
+    """Make an axis of some words."""
+
     def read(value: Any) -> Scalar:
         if not isinstance(value, str) or value not in choices:
             raise ValueError(f"unknown value {_format_value(value)}")
         return value
 
-    return read
+    return Axis(default, expected, {"enum": [*choices]}, read)
 
 
 def _normalize_custom(value: Any) -> Scalar:
@@ -182,76 +190,45 @@ AXES_BY_NAME: Mapping[str, Axis] = {
         _normalize_branches,
         numeric=True,
     ),
-    "cache_mb": Axis(
-        (30,),
-        "megabytes of TTreeCache from 0 (off)",
-        {"type": "number", "minimum": 0, "maximum": 100_000},
-        _make_number_reader(100_000, "MB"),
-        numeric=True,
-    ),
+    "cache_mb": _make_number_axis((30,), "megabytes of TTreeCache from 0 (off)", 100_000, "MB"),
     "events": Axis(
         (1.0,), "a fraction in (0, 1]", _FRACTION_SCHEMA, _normalize_fraction, numeric=True
     ),
     "door": Axis((), "the name of a door", _TEXT_SCHEMA, _normalize_name),
-    "access": Axis(
-        ("direct",),
-        '"direct" or "staged"',
-        {"enum": ["direct", "staged"]},
-        _make_choice_reader("direct", "staged"),
-    ),
-    "cache": Axis(
-        ("warm",),
-        '"warm" or "cold"',
-        {"enum": ["warm", "cold"]},
-        _make_choice_reader("warm", "cold"),
-    ),
+    "access": _make_choice_axis(("direct",), '"direct" or "staged"', ("direct", "staged")),
+    "cache": _make_choice_axis(("warm",), '"warm" or "cold"', ("warm", "cold")),
 }
 assert tuple(AXES_BY_NAME) == CATALOGUE_AXES
 
 #: Without columns of their own: tests without such an axis read TTrees with one thread and without
 #: asynchronous prefetching, and their series are unaffected.
 OPTIONAL_AXES: Mapping[str, Axis] = {
-    FORMAT_AXIS: Axis(
-        (),
-        '"ttree" or "rntuple"',
-        {"enum": ["ttree", "rntuple"]},
-        _make_choice_reader("ttree", "rntuple"),
-    ),
-    THREADS_AXIS: Axis(
-        (),
+    FORMAT_AXIS: _make_choice_axis((), '"ttree" or "rntuple"', ("ttree", "rntuple")),
+    THREADS_AXIS: _make_count_axis(
         f"a whole number of threads from 1 to {MAX_THREADS}, and of CPUs that the job requests",
-        {"type": "integer", "minimum": 1, "maximum": MAX_THREADS},
-        _make_count_reader(1, MAX_THREADS),
-        numeric=True,
+        1,
+        MAX_THREADS,
     ),
-    PREFETCH_AXIS: Axis(
-        (),
+    PREFETCH_AXIS: _make_count_axis(
         f"a whole number from 0 to {MAX_PREFETCH}: 1 turns a TTreeCache's asynchronous prefetching on; "
         "of an RNTuple, clusters that are read at once (0: ROOT's choice)",
-        {"type": "integer", "minimum": 0, "maximum": MAX_PREFETCH},
-        _make_count_reader(0, MAX_PREFETCH),
-        numeric=True,
+        0,
+        MAX_PREFETCH,
     ),
-    SERVER_CACHE_AXIS: Axis(
+    SERVER_CACHE_AXIS: _make_choice_axis(
         (),
         '"cold", "half" or "warm": the state of the cache behind the door, which is emptied before',
-        {"enum": [*SERVER_CACHE_STATES]},
-        _make_choice_reader(*SERVER_CACHE_STATES),
+        SERVER_CACHE_STATES,
     ),
     DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
-    LATENCY_AXIS: Axis(
-        (),
-        f"a round trip in milliseconds from 0 to {MAX_LATENCY_MS}",
-        {"type": "number", "minimum": 0, "maximum": MAX_LATENCY_MS},
-        _make_number_reader(MAX_LATENCY_MS, "ms"),
-        numeric=True,
+    LATENCY_AXIS: _make_number_axis(
+        (), f"a round trip in milliseconds from 0 to {MAX_LATENCY_MS}", MAX_LATENCY_MS, "ms"
     ),
-    BANDWIDTH_AXIS: Axis(
+    BANDWIDTH_AXIS: _make_number_axis(
         (),
         f"a rate in Mbit/s up to {MAX_BANDWIDTH_MBIT}, 0 for no limit",
-        {"type": "number", "minimum": 0, "maximum": MAX_BANDWIDTH_MBIT},
-        _make_number_reader(MAX_BANDWIDTH_MBIT, "Mbit/s"),
-        numeric=True,
+        MAX_BANDWIDTH_MBIT,
+        "Mbit/s",
     ),
     COMMIT_AXIS: Axis(
         (),

@@ -22,7 +22,7 @@ import time
 from typing import Any, Dict, NoReturn, Optional
 
 from . import loop_libraries, pass_summary, root_engine, turn_server
-from .loop_libraries import CLING, LoopSource
+from .loop_libraries import LoopSource
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
 from .payload_task import COMPILE, PRIME, RNTUPLE, PayloadError, PayloadTask
 
@@ -55,15 +55,8 @@ def run(
 
     def perform(task: PayloadTask, report: PayloadReport) -> None:
         loop = describe_loop(task)
-        libraries = None
-        if task.kind != "checksum":
-            libraries = loop_libraries.find_libraries(task, loop)
-            report.values["loop_compiler"] = libraries.compiler if libraries else CLING
         perform_with_root(
-            task,
-            report,
-            lambda root: _PayloadExecution(report, turns).run(root, task, loop.code, function),
-            libraries,
+            task, report, lambda root: _execute(root, task, report, loop, turns=turns), loop
         )
 
     def build(base: str, task: PayloadTask) -> Dict[str, Any]:
@@ -85,42 +78,37 @@ def run_macro() -> NoReturn:
     run(code, ntuple=code, function=function, folder=os.path.dirname(path))
 
 
-class _PayloadExecution:
-    """The timed execution of a loop, one file after the other."""
+def _execute(
+    root: Any, task: PayloadTask, report: PayloadReport, loop: LoopSource, *, turns: bool
+) -> None:
+    """Compile the loop, run all passes, one file after the other, and report their figures."""
+    values = report.values
+    report.phase = "compile"
+    start = time.monotonic()
+    format_ = root_engine.select_reader(root, task)
+    values.update(root_engine.open_hardware_counters(root))
+    pipes = turn_server.open_pipes() if turns else None
+    # Turns begin with entries that do not count.
+    if not pipes and task.kind != PRIME:
+        root_engine.warm_up(root, task, format_)
+    root_engine.compile_loop(root, loop.code, loop.function, format_)
+    if task.counting:
+        root_engine.compile_requests(root, task.counting)
+    values["compile_wall_s"] = time.monotonic() - start
+    if task.kind == COMPILE:
+        return
+    report.phase = "passes"
+    passes = format_.passes(root, task)
 
-    def __init__(self, report: PayloadReport, turns: bool) -> None:
-        self._report = report
-        self._turns = turns
+    def prepare_pass(number: int) -> None:
+        # Earlier loops have loaded libraries and filled caches.
+        if task.counting and number == task.passes:
+            root.treehammer.CountLoop()
 
-    def run(self, root: Any, task: PayloadTask, code: str, function: str) -> None:
-        """Compile the loop, run all passes and report their figures."""
-        values = self._report.values
-        self._report.phase = "compile"
-        start = time.monotonic()
-        format_ = root_engine.select_reader(root, task)
-        values.update(root_engine.open_hardware_counters(root))
-        pipes = turn_server.open_pipes() if self._turns else None
-        # Turns begin with entries that do not count.
-        if not pipes and task.kind != PRIME:
-            root_engine.warm_up(root, task, format_)
-        root_engine.compile_loop(root, code, function, format_)
-        if task.counting:
-            root_engine.compile_requests(root, task.counting)
-        values["compile_wall_s"] = time.monotonic() - start
-        if task.kind == COMPILE:
-            return
-        self._report.phase = "passes"
-        passes = format_.passes(root, task)
-
-        def prepare_pass(number: int) -> None:
-            # Earlier loops have loaded libraries and filled caches.
-            if task.counting and number == task.passes:
-                root.treehammer.CountLoop()
-
-        pass_reads = turn_server.perform_passes(passes, task, self._report, pipes, prepare_pass)
-        if not pass_reads:
-            return
-        check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in pass_reads])
-        values.update(format_.summarize(pass_reads))
-        values.update(passes.totals())
-        self._report.extras.update(pass_summary.summarize_extras(pass_reads))
+    pass_reads = turn_server.perform_passes(passes, task, report, pipes, prepare_pass)
+    if not pass_reads:
+        return
+    check_equal_passes([f"{item.events} events {item.unzipped_bytes} B" for item in pass_reads])
+    values.update(format_.summarize(pass_reads))
+    values.update(passes.totals())
+    report.extras.update(pass_summary.summarize_extras(pass_reads))

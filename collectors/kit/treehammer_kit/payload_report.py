@@ -308,7 +308,7 @@ def perform_with_root(
     task: PayloadTask,
     report: PayloadReport,
     run_timed: Callable[[Any], None],
-    libraries: Optional[loop_libraries.LoopLibraries] = None,
+    loop: loop_libraries.LoopSource,
 ) -> None:
     """Load ROOT, compute the checksum or run the timed part, and report the facts of this ROOT.
 
@@ -316,11 +316,16 @@ def perform_with_root(
         task: the execution.
         report: takes the values.
         run_timed: runs the timed part with ROOT.
-        libraries: libraries of kit and loop, if they were compiled.
+        loop: its loop, whose libraries are used if they were compiled.
 
     Raises:
         PayloadError: ROOT cannot be loaded, or the checksum or the timed part fails.
     """
+    libraries = None
+    if task.kind != "checksum":
+        libraries = loop_libraries.find_libraries(task, loop)
+        compiler = libraries.compiler if libraries else loop_libraries.CLING
+        report.values["loop_compiler"] = compiler
     root, imported = root_engine.load_root(libraries)
     report.values.update(imported)
     report.values.update(collect_build_facts(root))

@@ -9,7 +9,7 @@ import signal
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
+from typing import Callable, NamedTuple, Optional, Sequence, Union
 
 from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
 from ...record.measurement_record import Measurement, make_measurement_id
@@ -22,8 +22,7 @@ from ..probes import node_state
 from . import crash_causes, execution_record, payload_process
 from .credential_refusals import classify_refusal
 from .execution_record import ExecutionRecord
-from .job_context import JobContext
-from .load_phases import LoadReport
+from .job_context import JobContext, LoadReport
 from .payload_failures import (
     attribute_to_full_disk,
     attribute_to_headers,
@@ -65,21 +64,22 @@ class Execution:
     """The execution of one :class:`ExecutionSpec`: :meth:`run`, then :meth:`build_measurement`.
 
     A launch performs the steps of :meth:`run` for two executions at once.
+
+    Attributes:
+        record: its values, phase and failure so far.
+        folder: the payload's work folder.
+        door: name of the door through which it reads.
     """
 
     def __init__(self, context: JobContext, spec: ExecutionSpec) -> None:
         self._context = context
         self._spec = spec
-        self._record = ExecutionRecord(spec)
+        self.record = ExecutionRecord(spec)
         self._name = f"{spec.round}-{spec.position}"
-        self._folder = os.path.join(context.work, self._name)
+        self.folder = os.path.join(context.work, self._name)
+        self.door = context.job.door_of(spec)
         self._prepared: Optional[PayloadPreparation] = None
         self._started_us, self._start = 0, 0.0
-
-    @property
-    def folder(self) -> str:
-        """The payload's work folder."""
-        return self._folder
 
     @property
     def files(self) -> Sequence[InputFile]:
@@ -87,29 +87,16 @@ class Execution:
         return self._prepared.files if self._prepared else ()
 
     @property
-    def door(self) -> str:
-        """Name of the door through which it reads."""
-        return self._context.job.door_of(self._spec)
-
-    @property
     def failure(self) -> Optional[Failure]:
         """The first failure, if any."""
-        return self._record.failure
-
-    def fail(self, failure: Failure) -> None:
-        """Fail the execution for an external reason, instead of its own failure if it has one."""
-        self._record.failure = failure
-
-    def add_values(self, **values: Any) -> None:
-        """Add worker-owned values."""
-        self._record.values.update(values)
+        return self.record.failure
 
     def run(self) -> None:
         """Run the execution alone; a failure becomes part of the measurement."""
         self.start()
         load = self._context.load
         # The other jobs must not wait for this one, unless it failed later.
-        if not self.attempt(self.prepare) and load is not None and self._record.phase != "start":
+        if not self.attempt(self.prepare) and load is not None and self.record.phase != "start":
             load.withdraw(self._name)
         self.attempt(lambda: self.evaluate(self._run_watching_payload()))
         if load is not None:
@@ -123,47 +110,47 @@ class Execution:
 
     def attempt(self, step: Callable[[], object]) -> bool:
         """Perform a step unless an earlier one failed; False after a failure, which is kept."""
-        if self._record.failure:
+        if self.record.failure:
             return False
         try:
             step()
             # A batch system may stop the payload's processes before it signals the worker.
-            if self._record.failure:
-                self._context.signals.raise_if_stopped(self._record.phase)
+            if self.record.failure:
+                self._context.signals.raise_if_stopped(self.record.phase)
         except ExecutionError as error:
-            self._record.failure = self._name_refusal(error.failure)
+            self.record.failure = self._name_refusal(error.failure)
         except OSError as error:
             message = f"An operation failed on the node: {error}."
-            failure_class = _CLASS_BY_PHASE.get(self._record.phase, self._record.phase)
+            failure_class = _CLASS_BY_PHASE.get(self.record.phase, self.record.phase)
             kind = "node"
             if error.errno in DISK_FULL_ERRNOS:  # of the node, whatever was being done
                 failure_class, kind = "software-setup", "disk-full"
-            self._record.failure = self._name_refusal(
-                Failure(failure_class, kind, self._record.phase, message, transient=True)
+            self.record.failure = self._name_refusal(
+                Failure(failure_class, kind, self.record.phase, message, transient=True)
             )
-        return not self._record.failure
+        return not self.record.failure
 
     def finish(self) -> None:
         """Note the time and the state of the node after the execution, and remove its files."""
         after = node_state.take_snapshot(self._context.cgroup)
-        self.add_values(**node_state.compare_snapshots(self._before, after))
+        self.record.values.update(**node_state.compare_snapshots(self._before, after))
         # By the monotonic clock: the system time may be changed meanwhile.
         ended_us = self._started_us + round((time.monotonic() - self._start) * 1e6)
-        self.add_values(
+        self.record.values.update(
             started_us=self._started_us,
             ended_us=ended_us,
             day=int(time.strftime("%Y%m%d", time.gmtime(self._started_us / 1e6))),
         )
         if self._prepared and self._prepared.has_signatures:
             with suppress(OSError):
-                os.unlink(os.path.join(self._folder, PAYLOAD_JOB_FILE))
-        input_folder = os.path.join(self._folder, INPUT_FOLDER)
-        shutil.rmtree(input_folder if self._record.failure else self._folder, ignore_errors=True)
+                os.unlink(os.path.join(self.folder, PAYLOAD_JOB_FILE))
+        input_folder = os.path.join(self.folder, INPUT_FOLDER)
+        shutil.rmtree(input_folder if self.record.failure else self.folder, ignore_errors=True)
 
     def prepare(self) -> None:
         """Perform all steps before the payload; see :meth:`.PayloadPreparation.perform`."""
         preparation = PayloadPreparation(
-            self._context, self._spec, self._name, self._folder, self._record
+            self._context, self._spec, self._name, self.folder, self.record
         )
         preparation.perform()
         self._prepared = preparation
@@ -171,7 +158,7 @@ class Execution:
     def _run_watching_payload(self) -> PayloadRun:
         """Run the payload; report its load, or tell one that watches a server when the load ended."""
         load, signals = self._context.load, self._context.signals
-        report = load.open_report(self._folder, self._context.attempt) if load else None
+        report = load.open_report(self.folder, self._context.attempt) if load else None
         is_watch = load is not None and load.is_watch
         is_reported = report is not None and report.is_possible
         if not (is_watch or is_reported or self._context.distance.has_proxies):
@@ -179,7 +166,7 @@ class Execution:
         # In a child, so that a proxy, or the process which waits for the end, is not one of the
         # payload's, and so that a late report delays nothing.
         call = ForkedCall(lambda: supervise_payload(self, signals))
-        end_path = os.path.join(self._folder, END_FILE)
+        end_path = os.path.join(self.folder, END_FILE)
         with load.watching_end(self._name, end_path) if load else nullcontext():
             result = self._await_payload(call, report)
         if isinstance(result, Failure):
@@ -225,7 +212,7 @@ class Execution:
             outcome = payload_process.run_payload(
                 self._prepared.command,
                 self._prepared.environment,
-                self._folder,
+                self.folder,
                 self._limits(),
                 signals or context.signals,
                 out,
@@ -247,18 +234,18 @@ class Execution:
     def evaluate(self, run: PayloadRun) -> None:
         """Take over the payload's outcome and report."""
         assert self._prepared is not None
-        self.add_values(root_provider=self._spec.software.provider, **run.outcome.values)
+        self.record.values.update(root_provider=self._spec.software.provider, **run.outcome.values)
         reported = execution_record.read_payload_result(
-            os.path.join(self._folder, RESULT_FILE),
+            os.path.join(self.folder, RESULT_FILE),
             self._context.job.payload_of(self._spec).metrics,
         )
-        self._record.add_result(reported)
+        self.record.add_result(reported)
         self._name_data_server(reported.values.get("data_server"))
         if self._prepared.load_start is not None:
             began_us = reported.values.get("load_started_us")
-            self.add_values(**self._prepared.load_start.values(began_us))
+            self.record.values.update(**self._prepared.load_start.values(began_us))
         if self._prepared.client_log is not None:
-            self.add_values(retries=self._prepared.client_log.count_lost_reads())
+            self.record.values.update(retries=self._prepared.client_log.count_lost_reads())
         if self._prepared.recorder is not None:
             self._keep_recording(self._prepared.recorder, run)
         failure = classify_failure(
@@ -269,15 +256,15 @@ class Execution:
         if failure:
             log, note = read_log(run.log_path)
             failure = replace(failure, message=mask_signatures(failure.message))
-            failure = attribute_to_full_disk(name_cause(failure, log), self._folder)
+            failure = attribute_to_full_disk(name_cause(failure, log), self.folder)
             failure = attribute_to_headers(failure, log, self._prepared.node)
             failure = replace(failure, message=f"{failure.message} {note}".rstrip())
-            self._record.failure = self._name_refusal(failure, run.excerpt)
+            self.record.failure = self._name_refusal(failure, run.excerpt)
             # Later errors of a compiler often follow from the first.
             first_error = crash_causes.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
-            self.add_values(log_excerpt=first_error or run.excerpt)
+            self.record.values.update(log_excerpt=first_error or run.excerpt)
         elif self._prepared.cache_counter is not None:
-            self.add_values(**self._prepared.cache_counter.count_bytes())
+            self.record.values.update(**self._prepared.cache_counter.count_bytes())
 
     def _name_data_server(self, data_server: Optional[str]) -> None:
         """Name the server behind a proxy; fail if the payload read past its distance."""
@@ -287,8 +274,8 @@ class Execution:
         escape = distance.describe_escape(self._spec, data_server)
         if escape:
             message = f"{escape}: the door redirected its client."
-            self._record.failure = Failure("read", "distance", "payload", message)
-        self.add_values(data_server=distance.find_server_behind(data_server))
+            self.record.failure = Failure("read", "distance", "payload", message)
+        self.record.values.update(data_server=distance.find_server_behind(data_server))
 
     def _name_refusal(self, failure: Failure, excerpt: str = "") -> Failure:
         """Give a failure the class of credentials if a door refused the job's."""
@@ -317,7 +304,7 @@ class Execution:
 
     def remove_files(self) -> None:
         """Remove all files except logs and records, to make room."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def build_measurement(self, **surrounding: Union[int, float, None]) -> Measurement:
         """Build the record, including its plausibility.
@@ -326,7 +313,7 @@ class Execution:
             surrounding: worker-owned values measured around the execution.
         """
         context, spec = self._context, self._spec
-        return self._record.build_measurement(
+        return self.record.build_measurement(
             {
                 **spec.identity,
                 "measurement_id": make_measurement_id(

@@ -29,9 +29,8 @@ from ..probes.storage_door import DoorLock
 from ..uploader import Uploader
 from . import execution_record, payload_process
 from .execution import Execution
-from .job_context import JobContext
+from .job_context import JobContext, open_phases
 from .launch import Launch
-from .load_phases import open_phases
 from .node_commands import restore_settings
 
 #: Version of the layout of ``attempt.json``.

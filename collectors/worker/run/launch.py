@@ -146,7 +146,7 @@ class Launch:
         if len(failures) == 1:
             for execution in self.executions:
                 if not execution.failure:
-                    execution.fail(_describe_other_half(failures[0]))
+                    execution.record.failure = _describe_other_half(failures[0])
         for execution in self.executions:
             execution.finish()
 
@@ -192,7 +192,7 @@ class Launch:
 
     def _take_turns(self, core: Optional[int]) -> None:
         for execution in self.executions:
-            execution.add_values(run_mode=PAIRED, pinned_core=core)
+            execution.record.values.update(run_mode=PAIRED, pinned_core=core)
         cold = any(spec.variant.get("cache") == "cold" for spec in self._specs)
         urls = {file.url for execution in self.executions for file in execution.files}
         local_paths = [path for path in map(local_path, sorted(urls)) if path is not None]
@@ -208,7 +208,7 @@ class Launch:
         for side, execution in self._by_side.items():
             pids = list_descendants(self._calls[side].pid)
             sizes = [size for size in map(read_huge_page_bytes, pids) if size is not None]
-            execution.add_values(huge_page_bytes=sum(sizes) if sizes else None)
+            execution.record.values.update(huge_page_bytes=sum(sizes) if sizes else None)
         for side in self._by_side:
             self._pipes[side].send("finish")
             self._collect(side)
@@ -223,7 +223,7 @@ class Launch:
             for side, turns in record.turns.items()
         }
         for side, execution in self._by_side.items():
-            execution.add_values(
+            execution.record.values.update(
                 segments=len(record.turns[side]),
                 segment_entries=record.segment_entries,
                 own_text_bytes=record.own_text_bytes[side],
@@ -240,7 +240,7 @@ class Launch:
                 continue
             ratios[f"segment_{clock}_log_ratio"] = estimate.mean
             ratios[f"segment_{clock}_log_ratio_sd"] = estimate.sd
-        self._by_side[OTHER_SIDE].add_values(**ratios)
+        self._by_side[OTHER_SIDE].record.values.update(**ratios)
 
     def _elapsed_share(self) -> float:
         limit = WALL_LIMITS * self._context.job.limits.wall_s
@@ -280,10 +280,10 @@ class Launch:
         ended_alone = [half for side, half in self._by_side.items() if side not in stopped]
         for execution in ended_alone:
             if not execution.failure:
-                execution.fail(early_end)
+                execution.record.failure = early_end
         cause = ended_alone[0].failure if ended_alone else None
         for side in stopped:
-            self._by_side[side].fail(_describe_other_half(cause) if cause else early_end)
+            self._by_side[side].record.failure = _describe_other_half(cause) if cause else early_end
 
 
 def _describe_other_half(failure: Failure) -> Failure:

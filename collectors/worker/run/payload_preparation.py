@@ -21,8 +21,7 @@ from ..probes import credential_checks, page_cache, storage_door
 from ..probes.node_check import NodeCheck
 from . import input_files, library_builds, node_commands, server_cache
 from .execution_record import ExecutionRecord
-from .job_context import JobContext
-from .load_phases import LoadStart
+from .job_context import JobContext, LoadStart
 from .payload_addresses import PayloadAddresses, find_addresses, locate_url
 from .payload_failures import attribute_to_compiler
 from .xrootd_settings import ClientLog, RecorderPlugin, write_root_settings
@@ -130,7 +129,13 @@ class PayloadPreparation:
         self._probe_door(self._spec if spec is distant else spec)
         self._record.phase = "setup"
         node_commands.apply_settings(context, spec, self._name)
-        self._prepare_page_cache(spec)
+        self._record.phase = "open"
+        cached = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+        self._record.values.update(
+            client_cache_state=cached.state,
+            client_cache_method=cached.method,
+            client_cached_fraction=cached.fraction,
+        )
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()
         self._record.phase = "payload"
@@ -350,15 +355,6 @@ class PayloadPreparation:
         if reach.rtt_s is not None:  # a door that does not answer is not queried
             server = storage_door.identify_door_server(address)
             self._record.values.update({k: v for k, v in server.items() if v is not None})
-
-    def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
-        self._record.phase = "open"
-        state = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
-        self._record.values.update(
-            client_cache_state=state.state,
-            client_cache_method=state.method,
-            client_cached_fraction=state.fraction,
-        )
 
     def _await_common_start(self) -> None:
         if self._context.load is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Dict, NoReturn, Optional
 
 from .. import loop_libraries
-from ..loop_libraries import CLING
 from ..payload_report import PayloadReport, perform_with_root, run_payload
 from ..payload_task import PayloadTask
 from .dataframe_analysis import DataFrameExecution, describe_analysis
@@ -36,15 +35,9 @@ def run_dataframe(code: str = "", *, folder: Optional[str] = None) -> NoReturn:
         if not code and str(task.variant.get("root", "")).startswith(UPROOT_SOFTWARE):
             run_uproot_task(task, report)
             return
-        libraries = None
-        if task.kind != "checksum":
-            libraries = loop_libraries.find_libraries(task, describe_analysis(task, code))
-            report.values["loop_compiler"] = libraries.compiler if libraries else CLING
+        loop = describe_analysis(task, code)
         perform_with_root(
-            task,
-            report,
-            lambda root: DataFrameExecution(root, task, report).run(code),
-            libraries,
+            task, report, lambda root: DataFrameExecution(root, task, report).run(code), loop
         )
 
     def build(base: str, task: PayloadTask) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
@@ -10,7 +11,7 @@ from ..pass_summary import FileRead, PassRead, drop_warm_up, median_counter, sum
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, PayloadError, PayloadTask
 from ..read_passes import FileSurvey, check_same_branches
-from ..turn_server import TurnClock, TurnFigures
+from ..turn_server import TurnFigures
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
 from .uproot_checksum import compute_uproot_checksum
@@ -155,25 +156,54 @@ class StepTurns:
     """Turns over the steps of one file, which are read whole.
 
     A turn reads the steps that begin in it, possibly none.  Smaller steps would cost more than the
-    reading itself.
+    reading itself.  Other threads may also work during the other process' turns: all their CPU time
+    since the last turn counts.
     """
 
     def __init__(self, steps: Iterator[Any], fill: Callable[[Any], None]) -> None:
         self._steps = steps
         self._fill = fill
         self._position = 0
-        self._clock = TurnClock()
+        self._other_threads_ns = _read_other_threads_ns()
 
     def run(self, last: int) -> TurnFigures:
-        """Read all steps that begin before entry ``last``."""
+        """Read all steps that begin before entry ``last``; return the figures of this turn."""
+        device_bytes = _read_device_bytes()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        while self._position < last:
+            events = next(self._steps)
+            self._fill(events)
+            self._position += len(events)
+        cpu_ns = time.thread_time_ns() - cpu_ns
+        wall_ns = time.monotonic_ns() - wall_ns
+        other_threads_ns = _read_other_threads_ns()
+        cpu_ns += max(0, other_threads_ns - self._other_threads_ns)
+        self._other_threads_ns = other_threads_ns
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        return TurnFigures(
+            cpu_ns,
+            round(1e9 * (after.ru_stime - before.ru_stime)),
+            wall_ns,
+            after.ru_nvcsw - before.ru_nvcsw,
+            after.ru_nivcsw - before.ru_nivcsw,
+            max(0, _read_device_bytes() - device_bytes),
+        )
 
-        def read() -> None:
-            while self._position < last:
-                events = next(self._steps)
-                self._fill(events)
-                self._position += len(events)
 
-        return self._clock.measure(read)
+def _read_other_threads_ns() -> int:
+    """Read the CPU time of this process' other threads."""
+    return time.process_time_ns() - time.thread_time_ns()
+
+
+def _read_device_bytes() -> int:
+    """Read the bytes that this process fetched from devices; 0 where the kernel does not count them."""
+    try:
+        with open("/proc/self/io", encoding="ascii") as stream:
+            fields = dict(line.split(": ") for line in stream)
+        return int(fields["read_bytes"])
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def run_uproot_task(
