@@ -160,6 +160,14 @@ class ProbeResult:
 PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "failed", "skipped"
 
 
+def run_probe(site: str, check: str, probe: Callable[[], str]) -> ProbeResult:
+    """Return what a probe finds, or the problem that it meets."""
+    try:
+        return ProbeResult(site, check, PROBE_OK, probe())
+    except BatchError as error:
+        return ProbeResult(site, check, PROBE_FAILED, error.message, error.hint)
+
+
 class BatchSystem(Protocol):
     """Operations that submission and tracking need; by default a batch system holds and removes nothing."""
 

@@ -16,11 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.shared_files import (
     DISK_FULL_ERRNOS,
     IrregularFileError,
     open_regular_file,
+    read_regular_file,
 )
 from treehammer.errors import BatchError
 from treehammer.program_output import create_private_file, is_private
@@ -35,6 +38,8 @@ MAX_OUTPUT_BYTES = 2_000_000_000
 #: Largest number of files in an output archive.
 MAX_OUTPUT_FILES = 100_000
 _END_BYTES = 2 * tarfile.BLOCKSIZE
+#: Size limit of a worker's report on its attempt.
+_MAX_REPORT_BYTES = 16_000_000
 
 
 def require_folder_name(campaign: str) -> None:
@@ -254,3 +259,11 @@ def _check_members(tar: tarfile.TarFile, archive: Path, folder: str) -> None:
                 f"more than {MAX_OUTPUT_BYTES} bytes or {MAX_OUTPUT_FILES} files",
                 where=str(archive),
             )
+
+
+def read_report(sandbox: Path) -> Mapping[str, Any]:
+    """Read the worker's attempt.json, which it creates at its start; empty without a whole one."""
+    with suppress(OSError, ValueError):
+        report = decode_json(read_regular_file(sandbox / "attempt.json", _MAX_REPORT_BYTES))
+        return report if isinstance(report, dict) else {}
+    return {}

@@ -30,8 +30,8 @@ from typing import IO
 import psutil
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, RETRY_EXIT_CODE, JobState
-from treehammer.collectors.json_documents import decode_json, format_json
-from treehammer.collectors.shared_files import is_locked, read_regular_file
+from treehammer.collectors.json_documents import format_json
+from treehammer.collectors.shared_files import is_locked
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
@@ -41,6 +41,7 @@ from treehammer.submit.batch.job_folders import (
     describe_os_error,
     is_disk_full,
     link_input,
+    read_report,
 )
 from treehammer.submit.batch.local_batch import (
     DESCRIPTION_NAME,
@@ -68,8 +69,6 @@ CANCELLED = "cancelled"
 _KILL_ROUNDS = 20
 #: Longest time in seconds that killed processes get to end before another round.
 _KILL_WAIT_S = 1.0
-#: Size limit of a worker's account of its attempt.
-_MAX_ACCOUNT_BYTES = 16_000_000
 
 
 @dataclass
@@ -116,7 +115,9 @@ class Worker:
         if reason == CANCELLED:
             state = JobState.CANCELLED
         elif not reason:
-            ended_by_itself = (code is not None and code >= 0) or _is_complete(self.sandbox)
+            ended_by_itself = (code is not None and code >= 0) or (
+                read_report(self.sandbox).get("ended_us") is not None
+            )
             if ended_by_itself and code != RETRY_EXIT_CODE:
                 state = JobState.DONE
             else:
@@ -364,15 +365,6 @@ def _describe_exit_code(code: int | None) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def _is_complete(sandbox: Path) -> bool:
-    """Return whether the worker completed its attempt.json, which it creates at its start."""
-    try:
-        account = decode_json(read_regular_file(sandbox / "attempt.json", _MAX_ACCOUNT_BYTES))
-        return account["ended_us"] is not None
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def find_job_processes(folder: Path) -> set[psutil.Process]:

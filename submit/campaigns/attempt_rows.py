@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treehammer.analysis.status import failure_attribution
 from treehammer.analysis.status.failure_attribution import FailureCause
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
-from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
@@ -29,6 +27,7 @@ from treehammer.submit.batch.interface import (
     Hold,
     JobStatus,
 )
+from treehammer.submit.batch.job_folders import read_report
 
 #: Folder of an attempt for invalid files from its records folder.
 REJECTED_FOLDER = "rejected-records"
@@ -214,7 +213,7 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
         return "", attempt.reason
     if not attempt.state.is_final:
         return "", ""
-    repeated = _read_report(sandbox).get("repeats")
+    repeated = read_report(sandbox).get("repeats") if sandbox else None
     if attempt.state is JobState.DONE and isinstance(repeated, int):
         return "", f"attempt {repeated} had ended, so that nothing was measured again"
     returned = len(list_record_files(sandbox)) if sandbox else 0
@@ -245,16 +244,7 @@ def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, s
 
 def _stop_signal(sandbox: Path | None) -> str:
     """Return the signal that stopped the worker according to its attempt.json; '' for none."""
-    return str(_read_report(sandbox).get("stopped_by") or "")
-
-
-def _read_report(sandbox: Path | None) -> Mapping[str, Any]:
-    """Read the worker's attempt.json; empty if it is missing or damaged."""
-    if sandbox is not None:
-        with suppress(OSError, ValueError):
-            report = decode_json(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
-            return report if isinstance(report, dict) else {}
-    return {}
+    return str((sandbox and read_report(sandbox).get("stopped_by")) or "")
 
 
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:

@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,19 +209,13 @@ def describe_log(tracker: CampaignTracker, group: FailureGroup) -> Iterator[str]
     """Describe what the payload of a failure printed."""
     if group.log:
         yield textwrap.indent(group.log.rstrip(), "  | ")
-    if (path := _find_log(tracker, group.execution)) is not None:
+    path = None
+    if group.execution is not None:
+        with suppress(BatchError, ConfigError):  # another installation's, or a silent batch system
+            job = campaign_queries.load_job(tracker.store, group.execution.job_id)
+            path = group.execution.find_log(tracker.sandboxes(job))
+    if path is not None:
         yield f"  log: {path}"
-
-
-def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
-    """Find the log of an execution on this machine; None without one."""
-    if execution is None:
-        return None
-    try:
-        job = campaign_queries.load_job(tracker.store, execution.job_id)
-        return execution.find_log(tracker.sandboxes(job))
-    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
-        return None
 
 
 def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:

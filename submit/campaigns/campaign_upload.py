@@ -96,7 +96,7 @@ class CampaignUploader:
 
     def _upload_changes(self, store: Store, campaign: CampaignRow, acknowledged: RowDigests) -> str:
         """Upload the changed rows; return the problem, '' on success."""
-        requests = [*_upload_requests(store, campaign, acknowledged)]
+        requests = [*_list_requests(store, campaign, acknowledged)]
         if not requests:
             return ""
         endpoint = self._open_endpoint()
@@ -149,44 +149,31 @@ def _safe_file_name(campaign_id: str) -> str:
     return campaign_id if plain else hashlib.sha256(campaign_id.encode()).hexdigest()
 
 
-def _upload_requests(
+def _list_requests(
     store: Store, campaign: CampaignRow, acknowledged: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Any], RowDigests]]:
-    """Yield documents of changed rows, each with the digests of its rows."""
-    changed = [
-        rows
-        for rows in _group_rows(store, campaign)
-        if not _digest_rows(rows).items() <= acknowledged.items()
-    ]
-    campaign_digest = _digest_rows([campaign])
-    if changed or not campaign_digest.items() <= acknowledged.items():
-        for rows in _split_groups(changed):
-            yield _upload_document(campaign, rows), campaign_digest | _digest_rows(rows)
-
-
-def _group_rows(store: Store, campaign: CampaignRow) -> Iterator[Sequence[UploadedRow]]:
-    """Yield the rows that are sent together: a job with its attempts, or a replica check."""
+    """Yield documents of changed rows, of limited size, each with the digests of its rows."""
     jobs = [job for job in store.jobs(campaign.id) if not job.is_external]
     attempts: dict[str, list[AttemptRow]] = defaultdict(list)
     for attempt in store.attempts(job.id for job in jobs):
         attempts[attempt.job_id].append(attempt)
-    for job in jobs:
-        yield [job, *attempts[job.id]]
+    # A job is sent with its attempts, and a replica check by itself.
+    groups: list[list[UploadedRow]] = [[job, *attempts[job.id]] for job in jobs]
     if names := campaign.plan.definition.datasets:
-        yield from ([replica] for replica in store.replicas() if replica.dataset in names)
-
-
-def _split_groups(groups: Iterable[Sequence[UploadedRow]]) -> Iterator[list[UploadedRow]]:
-    """Distribute groups of rows over requests of limited size; yield at least one."""
+        groups += ([replica] for replica in store.replicas() if replica.dataset in names)
+    changed = [rows for rows in groups if not _digest_rows(rows).items() <= acknowledged.items()]
+    campaign_digest = _digest_rows([campaign])
+    if not changed and campaign_digest.items() <= acknowledged.items():
+        return
     rows: list[UploadedRow] = []
     size = 0
-    for group in groups:
+    for group in changed:
         if len(rows) >= MAX_ROWS or size >= MAX_CHARACTERS:
-            yield rows
+            yield _upload_document(campaign, rows), campaign_digest | _digest_rows(rows)
             rows, size = [], 0
         rows += group
         size += sum(len(repr(row)) for row in group)
-    yield rows
+    yield _upload_document(campaign, rows), campaign_digest | _digest_rows(rows)
 
 
 def _row_key(row: UploadedRow) -> str:

@@ -35,9 +35,15 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
 
     Example: treehammer tests check my-test ./tests/another
     """
+    from treehammer.hctests.definition.model import TEST_FILE_NAME
+    from treehammer.hctests.pinned_tests import find_tests
     from treehammer.submit.tools.checked_test import check_test
 
-    expanded = [name for spec in specs for name in _find_tests(spec, settings)]
+    expanded: list[str] = []
+    for spec in specs:
+        is_collection = Path(spec).is_dir() and not (Path(spec) / TEST_FILE_NAME).exists()
+        found = [*find_tests(spec, settings)] if is_collection else []
+        expanded += found or [spec]
     checked_tests = [
         check_test(spec, settings, progress_bar, compiles=compiles) for spec in expanded
     ]
@@ -47,15 +53,6 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
         above=[checked.describe() for checked in checked_tests],
         exit_code=max(checked.exit_code for checked in checked_tests),
     )
-
-
-def _find_tests(spec: str, settings: Settings) -> list[str]:
-    """Find the tests below a folder that is no test itself; any other name stays."""
-    from treehammer.hctests.definition.model import TEST_FILE_NAME
-    from treehammer.hctests.pinned_tests import find_tests
-
-    is_collection = Path(spec).is_dir() and not (Path(spec) / TEST_FILE_NAME).exists()
-    return [*find_tests(spec, settings)] or [spec] if is_collection else [spec]
 
 
 @click.command("doctor")

@@ -106,7 +106,12 @@ def select_sites(
         ConfigError: a site or label is unknown.
         SitesError: the sites file cannot be read or has mistakes.
     """
-    sites_by_word = _sites_by_word(load_sites(settings))
+    sites = [*load_sites(settings).values()]
+    sites_by_word = {site.name: [site] for site in sites}
+    for site in sites:
+        for label in site.labels:
+            sites_by_word.setdefault(LABEL_PREFIX + label, []).append(site)
+    sites_by_word[ALL_SITES] = [site for site in sites if site.name != LOCAL_BATCH] or sites
     for name in names:
         if name not in sites_by_word:
             hint = f"{suggest_word(name, sites_by_word)}Known: {', '.join(sites_by_word)}."
@@ -116,16 +121,6 @@ def select_sites(
             word = name.removeprefix(LABEL_PREFIX)
             raise ConfigError(f"unknown {kind} {word!r}", where=option, hint=hint)
     return tuple({site.name: site for name in names for site in sites_by_word[name]}.values())
-
-
-def _sites_by_word(sites: Mapping[str, Site]) -> Mapping[str, Sequence[Site]]:
-    """Map each word of ``--sites`` to the sites that it selects."""
-    words = {site.name: [site] for site in sites.values()}
-    for site in sites.values():
-        for label in site.labels:
-            words.setdefault(LABEL_PREFIX + label, []).append(site)
-    remote = [site for site in sites.values() if site.name != LOCAL_BATCH]
-    return words | {ALL_SITES: remote or [*sites.values()]}
 
 
 def open_batch_system(name: str, settings: Settings) -> BatchSystem:

@@ -228,22 +228,6 @@ def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) ->
         ConfigError: the addresses have several schemes, or an unknown one.
         DatasetError: a file is missing or cannot be read.
     """
-    _check_schemes(addresses)
-    urls = [
-        url if "://" in url else str(Path(url).expanduser().absolute())
-        for url in map(normalize_url, addresses)
-    ]
-    plain = choose_file_names([Path(url.partition("?")[0]) for url in urls])
-    names = [
-        name if plain.count(name) == 1 else f"{number}-{name}"
-        for number, name in enumerate(plain, 1)
-    ]
-    opened = [_open_file(url, folder / name, bars) for url, name in zip(urls, names, strict=True)]
-    paths, digests = zip(*opened, strict=True)
-    return OpenedFiles(tuple(names), tuple(urls), paths, digests)
-
-
-def _check_schemes(addresses: Sequence[str]) -> None:
     protocols = set()
     for address in addresses:
         scheme = find_scheme(address)
@@ -256,6 +240,18 @@ def _check_schemes(addresses: Sequence[str]) -> None:
             where=" ".join(addresses),
             hint="Read them one after the other.",
         )
+    urls = [
+        url if "://" in url else str(Path(url).expanduser().absolute())
+        for url in map(normalize_url, addresses)
+    ]
+    plain = choose_file_names([Path(url.partition("?")[0]) for url in urls])
+    names = [
+        name if plain.count(name) == 1 else f"{number}-{name}"
+        for number, name in enumerate(plain, 1)
+    ]
+    opened = [_open_file(url, folder / name, bars) for url, name in zip(urls, names, strict=True)]
+    paths, digests = zip(*opened, strict=True)
+    return OpenedFiles(tuple(names), tuple(urls), paths, digests)
 
 
 def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileDigest]:

@@ -93,44 +93,34 @@ class InstallationCheck:
     remedy: str = "Check the network and the server."
 
 
-class _RunningCheck:
-    """A check in its own thread, which is abandoned if it hangs."""
-
-    def __init__(self, check: InstallationCheck) -> None:
-        self.check = check
-        self._findings: list[Diagnosis] = []
-        self._thread = threading.Thread(target=self._examine, daemon=True)
-        self._thread.start()
-
-    def _examine(self) -> None:
-        try:
-            for diagnosis in self.check.examine():
-                self._findings.append(diagnosis)
-        except TreehammerError as error:
-            where = f"{error.where}: " if error.where else ""
-            self._report_failure(f"{where}{error.message}", error.hint)
-        except Exception as error:  # a broken part must not hide the others
-            self._report_failure(f"{type(error).__name__}: {error}", "")
-
-    def _report_failure(self, finding: str, remedy: str) -> None:
-        self._findings.append(Diagnosis(self.check.name, DiagnosisState.FAILED, finding, remedy))
-
-    def wait(self, deadline_s: float) -> list[Diagnosis]:
-        """Wait until a time of the monotonic clock; return the findings by then."""
-        self._thread.join(max(deadline_s - time.monotonic(), 0))
-        findings = list(self._findings)
-        if self._thread.is_alive():
-            check = self.check
-            finding = f"no answer within {format_duration(check.limit_s)}"
-            findings.append(Diagnosis(check.name, DiagnosisState.FAILED, finding, check.remedy))
-        return findings
-
-
 def diagnose(checks: Sequence[InstallationCheck]) -> Iterator[Diagnosis]:
-    """Run all checks at once and yield their findings in order."""
+    """Run all checks at once and yield their findings in order; those that hang are abandoned."""
     begin = time.monotonic()
-    for running in [_RunningCheck(check) for check in checks]:
-        yield from running.wait(begin + running.check.limit_s)
+    findings: list[list[Diagnosis]] = [[] for _ in checks]
+    threads = [
+        threading.Thread(target=_run_check, args=arguments, daemon=True)
+        for arguments in zip(checks, findings, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for check, found, thread in zip(checks, findings, threads, strict=True):
+        thread.join(max(begin + check.limit_s - time.monotonic(), 0))
+        yield from [*found]
+        if thread.is_alive():
+            finding = f"no answer within {format_duration(check.limit_s)}"
+            yield Diagnosis(check.name, DiagnosisState.FAILED, finding, check.remedy)
+
+
+def _run_check(check: InstallationCheck, findings: list[Diagnosis]) -> None:
+    try:
+        for diagnosis in check.examine():
+            findings.append(diagnosis)
+    except TreehammerError as error:
+        finding = f"{error.where and f'{error.where}: '}{error.message}"
+        findings.append(Diagnosis(check.name, DiagnosisState.FAILED, finding, error.hint))
+    except Exception as error:  # a broken part must not hide the others
+        finding = f"{type(error).__name__}: {error}"
+        findings.append(Diagnosis(check.name, DiagnosisState.FAILED, finding))
 
 
 def check_folders(settings: Settings) -> Iterator[Diagnosis]:

@@ -10,22 +10,20 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
-from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
-from treehammer.collectors.shared_files import read_regular_file
 from treehammer.config import KEEP_JOBS, Settings
 from treehammer.errors import ConfigError, TreehammerError
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
-from treehammer.submit.campaigns.attempt_rows import MAX_RECORD_BYTES
+from treehammer.submit.batch.job_folders import read_report
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import submit_plan
@@ -164,8 +162,8 @@ def _await_jobs(
 
 def _describe_job(tracker: CampaignTracker, job: JobRow, wait_s: float) -> Iterator[ProbeResult]:
     """Describe the node on which a job ran, each lack apart, or why it did not run."""
-    report = _read_report(tracker, job)
-    if report:
+    reports = map(read_report, tracker.sandboxes(job).values())
+    if report := next((report for report in reports if "node" in report), None):
         node = report["node"]
         facts = (
             f"{words}{_PATH.sub('', node['has'][name])}"
@@ -198,13 +196,3 @@ def _describe_job(tracker: CampaignTracker, job: JobRow, wait_s: float) -> Itera
 
 def _begin_sentence(remedy: str) -> str:
     return f"{remedy[:1].upper()}{remedy[1:]}." if remedy else ""
-
-
-def _read_report(tracker: CampaignTracker, job: JobRow) -> Mapping[str, Any]:
-    """Read the report of a job's attempt; empty without one."""
-    for sandbox in tracker.sandboxes(job).values():
-        with suppress(OSError, ValueError):
-            report = decode_json(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
-            if isinstance(report, dict) and "node" in report:
-                return report
-    return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from treehammer.collectors.worker.probes.credential_checks import format_time, token_expiry
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
@@ -16,6 +16,7 @@ from treehammer.submit.batch.interface import (
     PROBE_SKIPPED,
     BatchSite,
     ProbeResult,
+    run_probe,
 )
 
 #: Seconds between attempts to reach a pool's daemons.
@@ -37,14 +38,14 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
         return f"{schedd} accepts jobs of {user}"
 
     yield from _probe_tokens(subject, connection.pool)
-    collector = _run_probe(subject, "collector", count_slots)
+    collector = run_probe(subject, "collector", count_slots)
     yield collector
     is_silent = collector.result != PROBE_OK
     if is_silent:
         finding = "unknown address, as the collector does not respond"
         yield ProbeResult(subject, "schedd", PROBE_SKIPPED, finding)
     else:
-        yield _run_probe(subject, "schedd", identify_schedd)
+        yield run_probe(subject, "schedd", identify_schedd)
     for site in sites:
         if site.grid_resource:
             yield _probe_grid_resource(site)
@@ -52,13 +53,6 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
             yield ProbeResult(site.name, "machines", PROBE_SKIPPED, "the pool does not respond")
         else:
             yield _probe_requirements(site, connection)
-
-
-def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResult:
-    try:
-        return ProbeResult(subject, check, PROBE_OK, probe())
-    except BatchError as error:
-        return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
 
 
 def _probe_tokens(subject: str, pool: HTCondorPool) -> Iterator[ProbeResult]:

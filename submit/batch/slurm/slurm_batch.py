@@ -7,6 +7,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -15,7 +16,6 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.interface import (
     PROBE_FAILED,
-    PROBE_OK,
     AttemptStatus,
     BatchDeclaration,
     BatchEvent,
@@ -26,17 +26,16 @@ from treehammer.submit.batch.interface import (
     JobStatus,
     LoadPools,
     ProbeResult,
+    run_probe,
 )
-from treehammer.submit.batch.slurm.array_folder import (
+from treehammer.submit.batch.slurm.slurm_arrays import (
     FORGOTTEN,
     ArrayFolder,
-    quote_option,
-    read_end,
-)
-from treehammer.submit.batch.slurm.slurm_commands import (
     TaskRecord,
     load_accounting,
     load_queue,
+    quote_option,
+    read_end,
     run_command,
 )
 from treehammer.submit.batch.submission_folder import FolderBatch
@@ -257,11 +256,8 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
 
 
 def _run_probe(subject: str, check: str, *command: str) -> ProbeResult:
-    try:
-        answer = ", ".join(run_command(*command).split("\n")).strip(", ")
-        return ProbeResult(subject, check, PROBE_OK, answer)
-    except BatchError as error:
-        return ProbeResult(subject, check, PROBE_FAILED, error.message, error.hint)
+    lines = partial(run_command, *command)
+    return run_probe(subject, check, lambda: ", ".join(lines().split("\n")).strip(", "))
 
 
 def _is_held(record: TaskRecord) -> bool:

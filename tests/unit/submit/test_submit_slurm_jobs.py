@@ -12,7 +12,7 @@ from plan_factory import SHELL_TEST, make_grid_plan
 from treehammer.config import load_settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.submit.batch.slurm import slurm_batch, slurm_commands
+from treehammer.submit.batch.slurm import slurm_arrays, slurm_batch
 from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
 from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
@@ -64,7 +64,7 @@ class SlurmAnswers:
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
     answers = SlurmAnswers(tmp_path / "slurm")
-    for module in (slurm_batch, slurm_commands):
+    for module in (slurm_batch, slurm_arrays):
         monkeypatch.setattr(module, "run_command", answers.run)
     return answers
 
@@ -209,7 +209,7 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
     for name, script in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(slurm_commands, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_arrays, "COMMAND_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
@@ -217,4 +217,4 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
         ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):
         with pytest.raises(BatchError, match=message):
-            slurm_commands.run_command(command)
+            slurm_arrays.run_command(command)
