@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from treehammer.verticals import import_parts
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import Summary
     from treehammer.config import Settings
-    from treehammer.sql.read.query_model import Selection
     from treehammer.sql.read.reader import ResultsReader
     from treehammer.sql.write.store import Store
 
@@ -181,8 +179,10 @@ def summary_command(
         campaign_row = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
         summary: Summary | None = None
-        if metrics is None and baseline is None:
-            summary = _summarize_operations(store, selection, names)
+        # Load tests have their operations.
+        is_default = metrics is None and baseline is None
+        for part in import_parts("summary") if is_default else ():
+            summary = summary or part.summarize(store, selection, names)
         if summary is None:
             timed_rows = load_timed_rows(store, selection, quantities, names)
             summary = GroupSummary.from_rows(timed_rows, names, quantities, baseline)
@@ -193,17 +193,6 @@ def summary_command(
         title=campaign_row.name if campaign_row else "all campaigns",
         notes=[*summary.describe_notes()],
     )
-
-
-def _summarize_operations(
-    store: ResultsReader, selection: Selection, names: Sequence[str]
-) -> Summary | None:
-    """Summarize the operations of load tests; None for other tests."""
-    for part in import_parts("summary"):
-        summary: Summary | None = part.summarize(store, selection, names)
-        if summary is not None:
-            return summary
-    return None
 
 
 def _summarize_letters(store: ResultsReader) -> CommandOutput:

@@ -13,9 +13,13 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_samples,
 )
-from treehammer.analysis.comparison.comparison_result import add_changes, add_setups, find_measured
+from treehammer.analysis.comparison.comparison_result import (
+    add_changes,
+    find_measured,
+    load_details,
+)
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS, DetailedSample
-from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.errors import ConfigError, NothingToDoError
@@ -98,9 +102,7 @@ def compare_now(
         def report(read: int, before: int = sum(map(len, loaded))) -> None:
             on_progress(before + read)
 
-        loaded.append(_load_samples(store, selection, report))
-    if sides.axis == COMMIT_AXIS:
-        loaded = [add_setups(store, side) for side in loaded]
+        loaded.append(_load_samples(store, selection, sides.axis, report))
     label_sides = _label_by_selection if sides.axis == SELECTION_AXIS else _select_by_value
     query, detailed = label_sides(sides, loaded)
     samples = [item.sample for item in detailed]
@@ -124,12 +126,11 @@ def _require_few_measurements(store: ResultsReader, sides: ComparedSides, max_re
 
 
 def _load_samples(
-    store: ResultsReader, selection: Selection, on_progress: Callable[[int], None]
+    store: ResultsReader, selection: Selection, axis: str, on_progress: Callable[[int], None]
 ) -> list[DetailedSample]:
     try:
         rows = load_headline_rows(store, selection, DETAIL_COLUMNS, on_progress)
-        rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
-        samples = [DetailedSample.from_row(row) for row in rows]
+        samples = load_details(store, rows, axis)
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
         raise ConfigError(

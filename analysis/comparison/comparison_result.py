@@ -137,7 +137,7 @@ def compare_named(
     if axis == COMMIT_AXIS:
         names = resolve_commits(store, selection, texts, settings)
         texts = [*names]
-    detailed = _load_details(store, load_headline_rows(store, selection, DETAIL_COLUMNS), axis)
+    detailed = load_details(store, load_headline_rows(store, selection, DETAIL_COLUMNS), axis)
     if not detailed:
         raise NothingToDoError("no measurement is selected", where=str(selection))
     if axis == "campaign":
@@ -152,7 +152,7 @@ def compare_named(
     return results, names
 
 
-def _load_details(
+def load_details(
     store: ResultsReader, rows: Sequence[dict[str, Any]], axis: str
 ) -> list[DetailedSample]:
     """Make the samples of rows, with the earlier executions and the setups that a comparison needs."""
@@ -227,7 +227,7 @@ def judge_campaign(
     results: list[ComparisonResult] = []
     problems: list[str] = []
     for axis, values in axes.items():
-        detailed = _load_details(store, rows, axis)
+        detailed = load_details(store, rows, axis)
         measured = {item.sample.axis_value(axis) for item in detailed}
         present = [value for value in values if value in measured]
         if values[0] not in measured or len(present) < 2:

@@ -17,7 +17,7 @@ from treehammer.analysis.statistics.distributions import measure_scatter
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
-from treehammer.sql.read.query_model import FigureGroup, FigureQuery, Moments
+from treehammer.sql.read.query_model import FigureQuery, Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
 
@@ -129,7 +129,15 @@ def compare_all_sites(
         last_day=day_to_number(last),
     )
     groups = reader.load_figure(query).groups
-    return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
+    comparisons = {}
+    for metric in metrics:
+        rows = []
+        for group in groups:
+            site, moments = str(group.by["site"] or ""), group.metrics[metric]
+            sums = (moments.value_count, moments.total, moments.squares)
+            rows.append((0, site, group_workload_key(group), *sums))
+        comparisons[metric] = compare_sites(WorkSums.collect(rows))
+    return comparisons
 
 
 def list_differences(comparisons: Mapping[str, PeerComparison]) -> dict[str, float]:
@@ -159,15 +167,6 @@ def find_inefficient_sites(
         (difference, site) for site, difference in differences.items() if difference < limit
     )
     return {site: comparisons[site] for _, site in outliers}
-
-
-def _sum_work(groups: Iterable[FigureGroup], metric: str) -> WorkSums:
-    rows = []
-    for group in groups:
-        work, moments = group_workload_key(group), group.metrics[metric]
-        site = str(group.by["site"] or "")
-        rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
-    return WorkSums.collect(rows)
 
 
 def _add_by_place(indices: Integers, values: Floats, count: int) -> Floats:
@@ -434,10 +433,16 @@ def split_difference(
     for name, work, moments in groups:
         if work in medians and moments.value_count:
             parts[name].append((moments, medians[work]))
-    expected_total = math.fsum(_expect(pairs) for pairs in parts.values())
-    contributions = [
-        _build_contribution(name, pairs, expected_total) for name, pairs in parts.items()
-    ]
+    expected = {name: _expect(pairs) for name, pairs in parts.items()}
+    all_expected = math.fsum(expected.values())
+    contributions = []
+    for name, pairs in parts.items():
+        count = sum(moments.value_count for moments, _ in pairs)
+        total = math.fsum(moments.total for moments, _ in pairs)
+        share = (total - expected[name]) / all_expected if all_expected else 0.0
+        contributions.append(
+            Contribution(name, count, total / count, expected[name] / count, share)
+        )
     return sorted(
         contributions, key=lambda contribution: (-abs(contribution.share), contribution.name)
     )
@@ -480,13 +485,3 @@ def _sum_residuals(pairs: Sequence[tuple[Moments, float]]) -> float:
 def _expect(pairs: Iterable[tuple[Moments, float]]) -> float:
     """Sum of the values that the site would have if it were the median."""
     return math.fsum(moments.value_count * median for moments, median in pairs)
-
-
-def _build_contribution(
-    name: str, pairs: list[tuple[Moments, float]], expected_total: float
-) -> Contribution:
-    count = sum(moments.value_count for moments, _ in pairs)
-    total = math.fsum(moments.total for moments, _ in pairs)
-    expected = _expect(pairs)
-    share = (total - expected) / expected_total if expected_total else 0.0
-    return Contribution(name, count, total / count, expected / count, share)

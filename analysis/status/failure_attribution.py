@@ -174,7 +174,10 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     """
     label, kind, message = failure
     if label in _BATCH_CLASSES:
-        return _find_batch_cause(_RETURNED.sub("", message))
+        text = _RETURNED.sub("", message)
+        if hold := _HOLD.search(text):
+            return FailureCause(hold["cause"], hold["remedy"].strip())
+        return find_cause_by_words(text) or _BATCH
     is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
     if is_of_node and (lack := parse_lack(message)):
         name, remedy = lack
@@ -183,13 +186,6 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
         cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
     return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
-
-
-def _find_batch_cause(message: str) -> FailureCause:
-    hold = _HOLD.search(message)
-    if hold:
-        return FailureCause(hold["cause"], hold["remedy"].strip())
-    return find_cause_by_words(message) or _BATCH
 
 
 #: Probability of naming a factor by chance, over all factors that are tried together.

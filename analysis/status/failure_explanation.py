@@ -225,7 +225,12 @@ def _describe_attribution(
 ) -> str:
     """Write the sentence: counts and origin."""
     verbs = _choose_verbs(attribution, question)
-    other_causes = _describe_other_causes(question.other_causes)
+    other_causes = ""
+    if causes := Counter(question.other_causes.values()):
+        names = [name for name, _ in causes.most_common()]
+        past = (_BAD if IMPLAUSIBLE_VALUES.name in causes else _FAILED).past
+        sites = pluralize(causes.total(), "other site")
+        other_causes = f"{sites} {past} by other causes ({', '.join(names)})"
     elsewhere = f"{attribution.outside} elsewhere" if attribution.outside.total else ""
     outside = ", ".join(filter(None, (elsewhere, other_causes))) or "no other site ran this"
     counts = f"{attribution.inside} {verbs.past} here, {outside}"
@@ -299,16 +304,6 @@ def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) ->
         sign.failure == Outcome.IMPLAUSIBLE for cell in relevant for sign in cell.failures
     )
     return _BAD if has_implausible else _FAILED
-
-
-def _describe_other_causes(causes: Mapping[str, str]) -> str:
-    """Describe the sites that fail by other causes, the most frequent cause first; '' without any."""
-    if not causes:
-        return ""
-    names = [name for name, _ in Counter(causes.values()).most_common()]
-    sites = pluralize(len(causes), "other site")
-    verbs = _BAD if IMPLAUSIBLE_VALUES.name in names else _FAILED
-    return f"{sites} {verbs.past} by other causes ({', '.join(names)})"
 
 
 def _find_begin(

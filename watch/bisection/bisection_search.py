@@ -75,7 +75,11 @@ class StepPosterior:
     @cached_property
     def hypotheses(self) -> Hypotheses:
         """Hypotheses with more than a negligible probability, which sums to 1."""
-        first, second = self._list_steps()
+        # No step, one at each build, and every pair.
+        j, k = np.triu_indices(self.builds - 1, 1)
+        zeros = np.zeros(self.builds, dtype=np.int64)
+        first = np.concatenate([np.arange(self.builds), j + 1])
+        second = np.concatenate([zeros, k + 1])
         kind = (first > 0).astype(int) + (second > 0)
         shares = np.asarray(PRIOR_SHARES) / np.maximum(np.bincount(kind, minlength=3), 1)
         explained, occam = self._explain(first, second)
@@ -113,15 +117,6 @@ class StepPosterior:
         noise = self.noise_variance(first_build, second_build)
         scale = math.sqrt(float((variance * noise)[0]))
         return Estimate(float(mean[0]), scale, 2 * self.shape)
-
-    def _list_steps(self) -> tuple[Indices, Indices]:
-        """List every hypothesis: no step, one at each build, and every pair."""
-        single = np.arange(1, self.builds)
-        j, k = np.triu_indices(self.builds - 1, 1)
-        none = np.zeros(1, dtype=np.int64)
-        first = np.concatenate([none, single, j + 1])
-        second = np.concatenate([none, np.zeros(len(single), dtype=np.int64), k + 1])
-        return first, second
 
     def _scale(self, explained: Floats) -> Floats:
         prior = PRIOR_JOBS / 2 * PRIOR_NOISE**2

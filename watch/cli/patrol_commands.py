@@ -96,7 +96,12 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     from treehammer.watch.patrol.patrol_service import open_patrol, run_patrol
 
     content = _read_file(file, settings)
-    until_s = _parse_end(until) if until else None
+    until_s: float | None = None
+    if until:
+        try:
+            until_s = datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            until_s = time.time() + parse_duration(until, "--until")
 
     def wait() -> None:
         if once:
@@ -133,13 +138,6 @@ def _read_file(file: Path, settings: Settings) -> PatrolFile:
     content = read_patrol_file(file)
     SITE.require(content.budget.sites, load_sites(settings), f"{file}: budget.sites")
     return content
-
-
-def _parse_end(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return time.time() + parse_duration(text, "--until")
 
 
 @contextmanager

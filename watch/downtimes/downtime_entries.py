@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -193,22 +194,18 @@ def _parse_dated_text(text: str) -> datetime:
     words = [word for word in words if word.lower() not in ("st", "nd", "rd", "th")]
     if len(words) > 3 and words[0].isalpha():
         words = words[1:]  # the day of the week
-    day = _parse_date(" ".join(words))
+    day = None
+    for form in _DATE_FORMATS:
+        with suppress(ValueError):
+            day = day or datetime.strptime(" ".join(words), form).date()
+    if day is None:
+        raise ValueError("no date")
     zone = match["zone"] or "UTC"
     offset = UTC
     if zone[0] in "+-":
         ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
         offset = timezone(ahead if zone[0] == "+" else -ahead)
     return datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
-
-
-def _parse_date(text: str) -> date:
-    for form in _DATE_FORMATS:
-        try:
-            return datetime.strptime(text, form).date()
-        except ValueError:
-            continue
-    raise ValueError("no date")
 
 
 def _parse_clock(text: str | None, half: str | None) -> time:

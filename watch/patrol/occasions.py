@@ -29,7 +29,6 @@ from treehammer.watch.patrol.patrol_file import (
     PatrolEntry,
     PatrolFile,
     ReleaseSource,
-    ServerWatch,
 )
 from treehammer.watch.store.patrol_starts import PatrolStarts
 
@@ -211,9 +210,33 @@ class OccasionFinder:
             self.updates.value(now_us)
 
     def _run_updates(self) -> dict[str, str]:
-        if self._watch.update:
+        """Run the commands in order; return the last line of each one's output.
+
+        Raises:
+            ConfigError: a command fails, or takes too long.
+        """
+        lines = {}
+        for command in self._watch.update:
             self._servers.clear()
-        return run_updates(self._watch)
+            try:
+                result = subprocess.run(
+                    shlex.split(command),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=_UPDATE_TIMEOUT_S,
+                    check=False,
+                )
+                code = result.returncode
+                problem = f"exit code {code}" if code not in (0, 3) else ""
+                output = (result.stderr + result.stdout).strip()
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+                problem, output = str(error), ""
+            if problem:
+                message = join_lines(f"{problem} {output}")
+                raise ConfigError(message, where=f"servers.update: {command}")
+            lines[command] = output.rpartition("\n")[2]
+        return lines
 
     def _find_refs(self, entry: PatrolEntry, now_us: int) -> Mapping[str, str]:
         look = RepeatedLook(lambda: list_refs(entry.repository, self._settings), self._look_every_s)
@@ -249,33 +272,6 @@ def find_turns(
             overrides = {"rounds": entry.overrides.get("rounds", _ROUNDS), "mode": PAIRED}
             return {name: Occasion(name, now_us, entry.spec_at(commit), axes, overrides)}
     return {}
-
-
-def run_updates(watch: ServerWatch) -> dict[str, str]:
-    """Run the commands that may upgrade servers, in order; return the last line of each one's output.
-
-    Raises:
-        ConfigError: a command fails, or takes too long.
-    """
-    lines = {}
-    for command in watch.update:
-        try:
-            result = subprocess.run(
-                shlex.split(command),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_UPDATE_TIMEOUT_S,
-                check=False,
-            )
-            problem = f"exit code {result.returncode}" if result.returncode not in (0, 3) else ""
-            output = (result.stderr + result.stdout).strip()
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            problem, output = str(error), ""
-        if problem:
-            raise ConfigError(join_lines(f"{problem} {output}"), where=f"servers.update: {command}")
-        lines[command] = output.rpartition("\n")[2]
-    return lines
 
 
 def list_server_versions(doors: Mapping[str, Door]) -> dict[str, str]:
