@@ -85,6 +85,15 @@ class SimulatedGrid:
     def advance(self, seconds: float) -> None:
         self.now_us += round(seconds * 1e6)
 
+    def run_rounds(self, patrol: Patrol, count: int, seconds: float) -> None:
+        for _ in range(count):
+            self.advance(seconds)
+            patrol.run_round()
+
+    @property
+    def probes(self) -> list[CampaignRequest]:
+        return [request for request in self.requests if request.max_jobs]
+
     def report(self) -> PatrolReport:
         with Store.open(self.settings.database) as store:
             return load_report(store, lambda _: self.now_us)
@@ -236,21 +245,19 @@ def test_critical_site_gets_probes_only_and_returns_by_itself(simulation: Simula
         simulation.advance(15 * 60)
         patrol.run_round()
         patrol.run_round()
-    probes = [request for request in simulation.requests if request.max_jobs]
-    assert [(request.sites, request.max_jobs) for request in probes] == [(("SITE_A",), 1)] * 3
-    assert probes[0].overrides == {"repeats": "1"}
+    probes = [(request.sites, request.max_jobs) for request in simulation.probes]
+    assert probes == [(("SITE_A",), 1)] * 3
+    assert simulation.probes[0].overrides == {"repeats": "1"}
     due = [f"probe:SITE_A:{begin_us + number * 900 * 10**6}" for number in (1, 2, 3)]
     assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
-    simulation.advance(15 * 60)
-    patrol.run_round()
+    simulation.run_rounds(patrol, 1, 15 * 60)
     assert [request.sites for request in simulation.requests if not request.max_jobs][1:] == [
         ("SITE_B",)
     ]
     assert "without SITE_A: probe only since" in simulation.remark()
     assert "critical by exclusion: 3 runs failed" in simulation.remark()
     simulation.uses.clear()
-    simulation.advance(HOUR_S)
-    patrol.run_round()
+    simulation.run_rounds(patrol, 1, HOUR_S)
     assert simulation.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
@@ -281,10 +288,8 @@ def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(
         simulation.advance(15 * 60)
         patrol.run_round()
         patrol.run_round()
-    probes = [request for request in simulation.requests if request.max_jobs]
-    assert [(request.sites, request.axes["door"], request.excluded) for request in probes] == [
-        (("SITE_A",), ("file",), {})
-    ] * 2
+    probes = [(item.sites, item.axes["door"], item.excluded) for item in simulation.probes]
+    assert probes == [(("SITE_A",), ("file",), {})] * 2
     due = [f"probe:SITE_A:file:{begin_us + number * 900 * 10**6}" for number in (1, 2)]
     assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
     full_requests = [request for request in simulation.requests if not request.max_jobs]
@@ -297,13 +302,10 @@ def test_probe_of_a_storage_reads_through_a_door_that_works(simulation: Simulate
     simulation.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
     simulation.set_use("SITE_A:bad", Usability.PROBE_ONLY, "door")
     simulation.set_use("SITE_A:closed", Usability.EXCLUDED, "door")
-    simulation.advance(15 * 60)
-    patrol.run_round()
+    simulation.run_rounds(patrol, 1, 15 * 60)
     simulation.set_use("SITE_A:good", Usability.USABLE, "door")
-    simulation.advance(15 * 60)
-    patrol.run_round()
-    probes = [request for request in simulation.requests if request.max_jobs]
-    assert [sorted(request.excluded) for request in probes] == [
+    simulation.run_rounds(patrol, 1, 15 * 60)
+    assert [sorted(request.excluded) for request in simulation.probes] == [
         ["SITE_A:closed"],
         ["SITE_A:bad", "SITE_A:closed"],
     ]
@@ -322,10 +324,8 @@ def test_probe_waits_for_the_one_before(simulation: SimulatedGrid) -> None:
     simulation.set_use("SITE_A", Usability.PROBE_ONLY)
     simulation.is_running = True
     patrol = simulation.open(HOURLY)
-    for _ in range(4):
-        simulation.advance(20 * 60)
-        patrol.run_round()
-    assert sum(bool(request.max_jobs) for request in simulation.requests) == 1
+    simulation.run_rounds(patrol, 4, 20 * 60)
+    assert len(simulation.probes) == 1
 
 
 def test_only_the_named_tests_probe(simulation: SimulatedGrid) -> None:
@@ -337,9 +337,7 @@ def test_only_the_named_tests_probe(simulation: SimulatedGrid) -> None:
         simulation.settings, status_rules=simulation.folder / "rules.toml"
     )
     simulation.set_use("SITE_A", Usability.PROBE_ONLY)
-    patrol = simulation.open(HOURLY)
-    simulation.advance(HOUR_S)
-    patrol.run_round()
+    simulation.run_rounds(simulation.open(HOURLY), 1, HOUR_S)
     assert [request.max_jobs for request in simulation.requests] == [0]
 
 
@@ -385,10 +383,7 @@ sites = ["all"]
 
 
 def follow_branch(simulation: SimulatedGrid, text: str, rounds: int = 4) -> None:
-    patrol = simulation.open(text)
-    for _ in range(rounds):
-        simulation.advance(11)
-        patrol.run_round()
+    simulation.run_rounds(simulation.open(text), rounds, 11)
 
 
 def test_new_commits_are_compared_in_turns(simulation: SimulatedGrid) -> None:
@@ -550,9 +545,7 @@ sites = ["all"]
     patrol.run_round()
     for release, started in (("6.40.02", 1), ("6.42.00", 1)):
         (simulation.folder / "releases").write_text(f"6.38.00\n6.40.00\n6.40.02\n{release}\n")
-        for _ in range(3):
-            simulation.advance(61)
-            patrol.run_round()
+        simulation.run_rounds(patrol, 3, 61)
         assert len(simulation.requests) == started
         broken = "ROOT 6.42.00"
     assert simulation.requests[0].axes["root"] == ("6.38.00", "6.40.02")
@@ -590,9 +583,7 @@ sites = ["all"]
     check = ReleaseCheck("1", "c", "ttree-read", "6.38.00", "6.40.00", CheckState.CLEAR)
     with Store.open(simulation.settings.database) as store:
         ReleaseCheckTable(store).add_checks([replace(check, changed_us=simulation.now_us)])
-    for _ in range(3):
-        simulation.advance(61)
-        patrol.run_round()
+    simulation.run_rounds(patrol, 3, 61)
     assert published == [(simulation.folder / "site", "https://example.org/root/")]
 
 
@@ -616,9 +607,7 @@ sites = ["all"]
     patrol.run_round()
     assert not simulation.occasions()
     wheels[:0] = ["6.42.0", "0.1a14"]
-    for _ in range(3):
-        simulation.advance(11)
-        patrol.run_round()
+    simulation.run_rounds(patrol, 3, 11)
     assert sorted(simulation.occasions()) == ["release:6.42.00", "release:wheel:0.1a14"]
     roots = {request.axes["root"] for request in simulation.requests}
     assert roots == {("6.42.00",), ("wheel:0.1a14",)}
@@ -658,15 +647,11 @@ sites = ["all"]
         assert simulation.occasions() == []  # versions at the first look start nothing
         patrol.run_round()
         assert simulation.occasions() == ["server:SITE_A:cache XRootD v6.2.0"]
-        for _ in range(3):
-            simulation.advance(11)
-            patrol.run_round()
+        simulation.run_rounds(patrol, 3, 11)
         assert len(simulation.occasions()) == 1
         versions["origin"] = b"v6.2.0"
         patrol = simulation.open(text.format(command="sh -c 'echo no network >&2; exit 4'"))
-        for _ in range(2):
-            simulation.advance(11)
-            patrol.run_round()
+        simulation.run_rounds(patrol, 2, 11)
         assert simulation.occasions()[1:] == ["server:SITE_A:cache origin XRootD v6.2.0"]
         assert "exit code 4 no network" in simulation.remark()
         assert simulation.report().entries[0].entry.follows == "server versions"

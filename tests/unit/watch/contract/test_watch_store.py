@@ -191,22 +191,9 @@ def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
 
 
 CHECK = ReleaseCheck(
-    id="check",
-    campaign_id="finished",
-    test_name="",
-    a="6.38.00",
-    b="6.40.00",
-    state="suspected",
-    comparison_id="",
-    compared=4,
-    slower=1,
-    effect=0.05,
-    text="",
-    reruns=0,
-    rerun_id="",
-    checked_us=10,
-    changed_us=10,
-)
+    "check", "finished", "", "6.38.00", "6.40.00", "suspected",
+    compared=4, slower=1, effect=0.05, checked_us=10, changed_us=10,
+)  # fmt: skip
 
 
 def test_only_finished_campaigns_are_examined(store: Store) -> None:
