@@ -25,7 +25,6 @@ from treehammer.sql.core.access_keys import (
     ROLES,
     AccessKey,
     MasterKeys,
-    ReadSession,
     fingerprint_master_key,
     parse_key,
 )
@@ -40,7 +39,7 @@ from treehammer.text_formatting import (
 )
 
 if TYPE_CHECKING:
-    from treehammer.sql.core.rows import AccessKeyRow
+    from treehammer.sql.core.rows import AccessKeyRow, ReadSession
     from treehammer.sql.write.keyring import Keyring
 
 #: Maximum length of a holder's name.

@@ -25,7 +25,7 @@ from treehammer.text_formatting import SECOND_US, format_time
 
 if TYPE_CHECKING:
     from treehammer.config import Settings
-    from treehammer.sql.core.rows import AccessKeyRow
+    from treehammer.sql.core.rows import AccessKeyRow, ReadSession
 
 READ, SUBMIT, ADMIN = "read", "submit", "admin"
 ROLES = (READ, SUBMIT, ADMIN)
@@ -134,19 +134,6 @@ def derive_key(master: bytes, key_id: str) -> AccessKey:
 def fingerprint_master_key(master: bytes) -> str:
     """Compute a fingerprint that identifies a master key without revealing it."""
     return hmac.digest(master, b"treehammer fingerprint", hashlib.sha256).hex()[:16]
-
-
-@dataclass(frozen=True)
-class ReadSession:
-    """A browser signed in with a key, as the service stores it."""
-
-    token_hash: str
-    role: str
-    name: str
-    key_id: str
-    address: str
-    created_us: int
-    expires_us: int
 
 
 @dataclass(frozen=True)

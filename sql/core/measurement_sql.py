@@ -7,7 +7,7 @@ share; they are read once and kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -115,6 +115,13 @@ def measurements_in_dimension(
     """Select the measurements whose row in a dimension meets a condition."""
     rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
     return measurement.c[dimension.key].in_(rows)
+
+
+def select_subjects(name: str, values: Collection[str]) -> sa.Select[Any]:
+    """Select the numbers of the subjects with any of these values of a column; '' is unknown."""
+    column: sa.ColumnElement[str] = _TABLE.c[name]
+    is_unknown = column.is_(None) if "" in values else sa.false()
+    return sa.select(_TABLE.c.id).where(sa.or_(column.in_([*filter(None, values)]), is_unknown))
 
 
 def literal_text(text: str) -> sa.ColumnClause[str]:

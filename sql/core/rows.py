@@ -328,3 +328,25 @@ class AccessKeyRow(StoredRow):
     revoked_us: int | None
     master_key_fingerprint: Required[Identity]
     owner: Required[Text]
+
+
+@dataclass(frozen=True)
+class RevocationRow(StoredRow):
+    """A campaign or a job (``scope``) whose tokens were revoked."""
+
+    scope: Identity
+    subject: Identity
+    revoked_us: int
+
+
+@dataclass(frozen=True)
+class ReadSession(StoredRow):
+    """A browser signed in with a key. The cookie holds a random token, of which the hash is stored."""
+
+    token_hash: Identity
+    role: Required[Identity]
+    name: Required[Text]
+    key_id: Required[Identity]
+    address: Required[Word]
+    created_us: int
+    expires_us: int

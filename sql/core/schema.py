@@ -30,19 +30,14 @@ from treehammer.sql.core import rows, watch_rows
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.column_types import REAL, DocumentText, LongText, NumberList, StoredText
 from treehammer.sql.core.evidence import Evidence
-from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS
 
+#: Type of the catalogue, or name of the type of a row's field -> type of the column.
 _TYPES: dict[str, TypeEngine[Any]] = {
     "int": sa.BigInteger(),
     "float": REAL,
     "bool": sa.Boolean(),
     "ints": NumberList(),
-}
-
-_FIELD_TYPES: dict[type, TypeEngine[Any]] = {
-    int: sa.BigInteger(),
-    float: REAL,
-    bool: sa.Boolean(),
 }
 
 metadata = sa.MetaData(
@@ -68,24 +63,6 @@ def _metric_column(metric: Metric) -> sa.Column[Any]:
         column_type(metric),
         primary_key=metric.name == "measurement_id",
         nullable=optional_text or not metric.required,
-    )
-
-
-def _dimension_table(dimension: Dimension) -> sa.Table:
-    return sa.Table(
-        dimension.name,
-        metadata,
-        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
-        *(_metric_column(METRICS_BY_NAME[name]) for name in dimension.columns),
-    )
-
-
-def _dimension_key_column(dimension: Dimension) -> sa.Column[Any]:
-    return sa.Column(
-        dimension.key,
-        sa.BigInteger,
-        sa.ForeignKey(dimension_tables[dimension.name].c.id),
-        nullable=False,
     )
 
 
@@ -124,6 +101,11 @@ def _row_table(
     return sa.Table(name, metadata, *columns, *items)
 
 
+def _line_column() -> sa.Column[Any]:
+    """Return the sort key of a row of an operation or a comparison."""
+    return sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False)
+
+
 def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
     """Return the type of a row field's column, and whether it may be NULL."""
     kind, *details = get_args(hint) or (hint,)
@@ -132,10 +114,18 @@ def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
     if kind is str:
         text = StoredText(details[0]) if details[0] else LongText()
         return text, rows.REQUIRED not in details
-    return _FIELD_TYPES[kind], type(None) in details
+    return _TYPES[kind.__name__], type(None) in details
 
 
-dimension_tables = {dimension.name: _dimension_table(dimension) for dimension in DIMENSIONS}
+dimension_tables = {
+    dimension.name: sa.Table(
+        dimension.name,
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        *(_metric_column(METRICS_BY_NAME[name]) for name in dimension.columns),
+    )
+    for dimension in DIMENSIONS
+}
 
 measurement = sa.Table(
     "measurement",
@@ -146,7 +136,10 @@ measurement = sa.Table(
         if metric.name not in DIMENSION_OF and metric.type != "floats"
     ),
     sa.Column("passes", sa.LargeBinary),
-    *map(_dimension_key_column, DIMENSIONS),
+    *(
+        sa.Column(key, sa.BigInteger, sa.ForeignKey(f"{name}.id"), nullable=False)
+        for name, key in ((dimension.name, dimension.key) for dimension in DIMENSIONS)
+    ),
 )
 
 # Order of every listing and export.
@@ -247,15 +240,6 @@ def rollup_column_names(name: str) -> RollupColumnNames:
     return RollupColumnNames(f"n_{name}", f"s_{name}", f"q_{name}")
 
 
-def _rollup_columns(name: str) -> tuple[sa.Column[Any], ...]:
-    names = rollup_column_names(name)
-    return (
-        sa.Column(names.value_count, sa.BigInteger, nullable=False),
-        sa.Column(names.total, REAL, nullable=False),
-        sa.Column(names.squares, REAL, nullable=False),
-    )
-
-
 def _rollup_owner_columns() -> tuple[sa.Column[Any], ...]:
     return (
         sa.Column("day", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -269,15 +253,6 @@ def _rollup_owner_columns() -> tuple[sa.Column[Any], ...]:
     )
 
 
-def _measurement_key_column() -> sa.Column[Any]:
-    return sa.Column(
-        "measurement_id",
-        StoredText(MAX_IDENTITY),
-        sa.ForeignKey(measurement.c.measurement_id),
-        primary_key=True,
-    )
-
-
 rollup_day = sa.Table(
     "rollup_day",
     metadata,
@@ -287,7 +262,11 @@ rollup_day = sa.Table(
     sa.Column("measurements", sa.BigInteger, nullable=False),
     # For the history of sites, whose measurements lie scattered; NULL for other outcomes.
     *(sa.Column(name, sa.BigInteger) for name in LAST_COLUMNS),
-    *(column for name in ROLLUP_METRICS for column in _rollup_columns(name)),
+    *(
+        sa.Column(column, kind, nullable=False)
+        for name in ROLLUP_METRICS
+        for column, kind in zip(rollup_column_names(name), (_TYPES["int"], REAL, REAL), strict=True)
+    ),
     # Histograms merge by adding their bins, which gives percentiles of any selection.
     sa.Column("read_latency_hist", NumberList, nullable=False),
     sa.Index("ix_rollup_day_subject", "subject_id", "day"),
@@ -311,8 +290,13 @@ quality_flag = _row_table(
 operation = sa.Table(
     "operation",
     metadata,
-    _measurement_key_column(),
-    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column(
+        "measurement_id",
+        StoredText(MAX_IDENTITY),
+        sa.ForeignKey(measurement.c.measurement_id),
+        primary_key=True,
+    ),
+    _line_column(),
     *map(_metric_column, OPERATION_METRICS),
 )
 
@@ -378,11 +362,6 @@ attempt = _row_table(
 replica = _row_table("replica", rows.ReplicaRow, column_names={"file": "file_name"})
 
 
-def _line_column() -> sa.Column[Any]:
-    """Return the sort key of a comparison's row."""
-    return sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False)
-
-
 pair = _row_table("pair", rows.PairRow, _line_column(), key=("comparison_id",))
 
 verdict = _row_table(
@@ -418,28 +397,9 @@ receipt = _row_table(
 # AUDIT is a reserved word on Oracle.
 audit_entry = _row_table("audit_entry", rows.AuditRow)
 
-# Campaigns and jobs with revoked tokens; ``scope`` is 'campaign' or 'job'.
-access_revocation = sa.Table(
-    "access_revocation",
-    metadata,
-    sa.Column("scope", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("subject", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("revoked_us", sa.BigInteger, nullable=False),
-)
+access_revocation = _row_table("access_revocation", rows.RevocationRow, key=("scope", "subject"))
 
-# Signed-in browsers. The cookie holds a random token, of which only the hash is stored.
-read_session = sa.Table(
-    "read_session",
-    metadata,
-    sa.Column("token_hash", StoredText(MAX_IDENTITY), primary_key=True),
-    sa.Column("role", StoredText(MAX_IDENTITY), nullable=False),
-    sa.Column("name", StoredText(MAX_TEXT), nullable=False),
-    # The key that signed in.
-    sa.Column("key_id", StoredText(MAX_IDENTITY), nullable=False),
-    sa.Column("address", StoredText(MAX_WORD), nullable=False),
-    sa.Column("created_us", sa.BigInteger, nullable=False),
-    sa.Column("expires_us", sa.BigInteger, nullable=False),
-)
+read_session = _row_table("read_session", rows.ReadSession, key=("token_hash",))
 
 status_change = _row_table(
     "status_change", watch_rows.StatusChangeRow, sa.Index("ix_status_change_since", "since_us")

@@ -86,7 +86,12 @@ class QueryGroup:
             self._cancelled = True
             for connection in self._connections:
                 with suppress(Exception):  # It may have ended by itself.
-                    _cancel_query(connection)
+                    if hasattr(connection, "interrupt"):  # SQLite
+                        connection.interrupt()
+                    elif hasattr(connection, "cancel_safe"):  # PostgreSQL
+                        connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+                    else:
+                        connection.cancel()
 
     def add(self, connection: Any) -> None:
         """Add a connection of the database's driver."""
@@ -130,16 +135,6 @@ def _leave_group(connection: Any, record: Any) -> None:
 def _require_uncancelled(*_: Any) -> None:
     if is_cancelled():
         raise StoreError("the query was cancelled")
-
-
-def _cancel_query(connection: Any) -> None:
-    """Cancel the query of a driver's connection: SQLite, PostgreSQL or Oracle."""
-    if hasattr(connection, "interrupt"):
-        connection.interrupt()
-    elif hasattr(connection, "cancel_safe"):
-        connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
-    else:
-        connection.cancel()
 
 
 def parse_url(text: str) -> URL:
@@ -304,6 +299,18 @@ def load_by_ids(
         yield from connection.execute(query.where(column.in_(part)))
 
 
+def load_rows_by_ids(
+    connection: Connection,
+    kind: type[Row],
+    query: sa.Select[Any],
+    column: sa.ColumnElement[Any],
+    ids: Iterable[Id],
+) -> list[Row]:
+    """Load the rows that :func:`load_by_ids` yields as dataclasses."""
+    parts = (query.where(column.in_(part)) for part in split_ids(ids))
+    return [row for part in parts for row in load_rows(connection, kind, part)]
+
+
 def select_latest(
     table: sa.Table,
     by: Sequence[sa.ColumnElement[Any]],
@@ -365,51 +372,26 @@ def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any
 def _write_rows(
     connection: Connection, table: sa.Table, rows: Iterable[StoredRow], *, replace: bool
 ) -> None:
+    """Insert missing rows, and update existing ones, as upsert syntax differs between databases."""
+    columns = [*table.primary_key]
+    # Parameters need distinct names, because SET uses those of the columns.
+    has_key = sa.and_(*(column == sa.bindparam(f"key_{column.key}") for column in columns))
     remaining = iter(rows)
     while chunk := [vars(row) for row in islice(remaining, CHUNK_ROWS)]:
-        _write_chunk(connection, table, chunk, replace=replace)
-
-
-def _write_chunk(
-    connection: Connection, table: sa.Table, chunk: Sequence[dict[str, Any]], *, replace: bool
-) -> None:
-    # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
-    rows_by_key = _index_rows(table, chunk, last=replace)
-    columns = [*table.primary_key]
-    keys = sa.select(*columns).where(columns[0].in_({identity[0] for identity in rows_by_key}))
-    existing_keys = {tuple(row) for row in connection.execute(keys)}
-    if missing := [
-        values for identity, values in rows_by_key.items() if identity not in existing_keys
-    ]:
-        connection.execute(sa.insert(table), missing)
-    if replace:
-        _update_rows(
-            connection,
-            table,
-            [rows_by_key[identity] for identity in rows_by_key if identity in existing_keys],
-        )
-
-
-def _index_rows(
-    table: sa.Table, rows: Iterable[dict[str, Any]], *, last: bool
-) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Map primary keys to the first row of each, or to the last."""
-    key = [column.key for column in table.primary_key]
-    rows_by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for values in rows:
-        identity = tuple(map(values.__getitem__, key))
-        if last or identity not in rows_by_key:
-            rows_by_key[identity] = values
-    return rows_by_key
-
-
-def _update_rows(
-    connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]
-) -> None:
-    if not rows:
-        return
-    # Parameters need distinct names, because SET uses those of the columns.
-    key = {column.key: f"key_{column.key}" for column in table.primary_key}
-    has_key = sa.and_(*(table.c[name] == sa.bindparam(key[name]) for name in key))
-    parameters = [{**row, **{key[name]: row[name] for name in key}} for row in rows]
-    connection.execute(sa.update(table).where(has_key), parameters)
+        rows_by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in chunk:
+            key = tuple(row[column.key] for column in columns)
+            if replace or key not in rows_by_key:
+                rows_by_key[key] = row
+        keys = sa.select(*columns).where(columns[0].in_({key[0] for key in rows_by_key}))
+        existing_keys = {tuple(key) for key in connection.execute(keys)}
+        if missing := [row for key, row in rows_by_key.items() if key not in existing_keys]:
+            connection.execute(sa.insert(table), missing)
+        if existing := [
+            row for key, row in rows_by_key.items() if replace and key in existing_keys
+        ]:
+            parameters = [
+                row | {f"key_{column.key}": row[column.key] for column in columns}
+                for row in existing
+            ]
+            connection.execute(sa.update(table).where(has_key), parameters)

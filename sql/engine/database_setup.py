@@ -7,10 +7,9 @@ detects changes by others.
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -117,7 +116,6 @@ def _make_engine(url: str, *, create: bool) -> Engine:
     if file and not file.exists():
         if not create:
             raise _build_no_results_error(parsed)
-        _create_folder(file)
         _create_file(file)
     return make_engine(parsed)
 
@@ -131,31 +129,21 @@ def _build_no_results_error(url: URL) -> NothingToDoError:
     )
 
 
-def _create_folder(file: Path) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _build_creation_error("its folder", file, error) from error
-
-
 def _create_file(file: Path) -> None:
     """Create an empty database that only its owner can read; SQLite's log gets the same mode."""
-    if str(file).startswith("file:"):
-        return  # a URI, which SQLite itself resolves
+    subject = "its folder"
     try:
-        os.close(create_private_file(file))
-    except FileExistsError:
-        pass  # Another process made it.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        subject = "it"
+        if not str(file).startswith("file:"):  # a URI, which SQLite itself resolves
+            with suppress(FileExistsError):  # another process made it
+                os.close(create_private_file(file))
     except OSError as error:
-        raise _build_creation_error("it", file, error) from error
-
-
-def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{subject} cannot be made ({error.strerror})",
-        where=str(file),
-        hint="Give another place with --database or --data-dir.",
-    )
+        raise StoreError(
+            f"{subject} cannot be made ({error.strerror})",
+            where=str(file),
+            hint="Give another place with --database or --data-dir.",
+        ) from error
 
 
 def load_revision(engine: Engine) -> str:
@@ -209,7 +197,10 @@ def create_schema(engine: Engine) -> None:
     """Create the tables in an empty database; does nothing if another process did."""
     with alter_transaction(engine) as connection:
         if _detect_state(connection) is SchemaState.EMPTY:
-            _drop_tables(connection)
+            existing = sa.inspect(connection).get_table_names()
+            for table in (_VERSION_TABLE, *reversed(metadata.sorted_tables)):
+                if table.name in existing:
+                    table.drop(connection)
             # Directly, without migrations; a test proves that both give the same schema.
             metadata.create_all(connection)
             _VERSION_TABLE.create(connection)
@@ -237,7 +228,12 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
         return None
     if state is not SchemaState.OLDER:
         require_current_schema(engine)
-        _create_missing_parts(engine)
+        with read_transaction(engine) as connection:
+            if not find_missing_indexes(backend_of(engine).load_layout(connection)):
+                require_complete_schema(connection)
+                return None
+        with alter_transaction(engine) as connection:
+            create_missing_indexes(connection)
         return None
     if not backend_of(engine).transactional_ddl:
         _upgrade_irreversibly(engine, backed_up=backed_up)
@@ -247,16 +243,6 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
         migrate_to(connection, REVISION)
         create_missing_indexes(connection)  # an error undoes the upgrade
     return backup
-
-
-def _create_missing_parts(engine: Engine) -> None:
-    with read_transaction(engine) as connection:
-        lacking = find_missing_indexes(backend_of(engine).load_layout(connection))
-        if not lacking:
-            require_complete_schema(connection)
-            return
-    with alter_transaction(engine) as connection:
-        create_missing_indexes(connection)
 
 
 def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
@@ -290,7 +276,9 @@ def _detect_state(connection: Connection) -> SchemaState:
         return SchemaState.CURRENT
     if not revision:
         return _classify_unversioned(connection)
-    return SchemaState.OLDER if revision in _known_revisions() else SchemaState.NEWER
+    scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
+    is_known = any(f'\nrevision = "{revision}"\n' in file.read_text() for file in scripts)
+    return SchemaState.OLDER if is_known else SchemaState.NEWER
 
 
 def _classify_unversioned(connection: Connection) -> SchemaState:
@@ -323,12 +311,6 @@ def alembic_config() -> Config:
     return configured
 
 
-def _known_revisions() -> set[str]:
-    scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
-    lines = [re.search(r'^revision = "(.*)"$', file.read_text(), re.MULTILINE) for file in scripts]
-    return {line[1] for line in lines if line}
-
-
 def migrate_to(connection: Connection, target: str) -> None:
     """Run migrations up to a revision inside the transaction of ``connection``."""
     from alembic import command
@@ -336,15 +318,6 @@ def migrate_to(connection: Connection, target: str) -> None:
     configured = alembic_config()
     configured.attributes["connection"] = connection
     command.upgrade(configured, target)
-
-
-def _drop_tables(connection: Connection) -> None:
-    names = sa.inspect(connection).get_table_names()
-    for table in reversed(metadata.sorted_tables):
-        if table.name in names:
-            table.drop(connection)
-    if "alembic_version" in names:
-        _VERSION_TABLE.drop(connection)
 
 
 def _back_up(engine: Engine) -> Path | None:

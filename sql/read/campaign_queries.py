@@ -23,7 +23,7 @@ from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows, split_ids
+from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows, load_rows_by_ids
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.overview_queries import CampaignState, load_campaign_states
 from treehammer.sql.read.reader import ResultsReader
@@ -56,19 +56,6 @@ class FailureMessage:
     failure_kind: str
     failure_phase: str
     message: str
-
-
-@dataclass(frozen=True)
-class FailedAttemptCount:
-    """Number of attempts at a site that ended with a class of failure.
-
-    ``attempts`` were the last of their jobs; ``retried`` were followed by another one.
-    """
-
-    site: str
-    failure_class: str
-    attempts: int
-    retried: int
 
 
 @dataclass(frozen=True)
@@ -289,21 +276,6 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
         return [FailureMessage(*(value or "" for value in row)) for row in rows]
 
 
-def count_transient(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
-    """Count measurements whose failure a retry can cure: (site, class of failure) -> number."""
-    by = (measurement_sql.catalogue_column("site"), measurement.c.failure_class)
-    query = measurement_sql.select_columns(("site", "failure_class")).add_columns(sa.func.count())
-    query = query.where(
-        measurement.c.campaign_id == campaign_id,
-        measurement.c.failure_class.is_not(None),
-        measurement.c.failure_transient == sa.true(),
-        sa.not_(is_superseded()),
-    )
-    with store.connection() as connection:
-        rows = connection.execute(query.group_by(*by))
-        return {(site or "", of_class): int(count) for site, of_class, count in rows}
-
-
 def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str]]:
     """Name and hash of every dataset that its measurements read, sorted."""
     subject = dimension_tables["subject"].c
@@ -316,34 +288,13 @@ def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str
         return sorted((name, hash_ or "") for name, hash_ in connection.execute(query))
 
 
-def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[FailedAttemptCount]:
-    """Count a campaign's failed attempts by site and class, most frequent first."""
-    later = attempt.alias("later")
-    followed = (
-        sa.select(later.c.job_id)
-        .where(later.c.job_id == attempt.c.job_id, later.c.number > attempt.c.number)
-        .exists()
-    )
-    by = (job.c.site, attempt.c.failure_class)
-    retries = sa.func.count(sa.case((followed, attempt.c.job_id)))
-    query = (
-        sa.select(*by, sa.func.count(), retries)
-        .select_from(attempt)
-        .join(job, job.c.id == attempt.c.job_id)
-        .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
-        .group_by(*by)
-    )
-    with store.connection() as connection:
-        rows = [
-            FailedAttemptCount(site or "", failure, number - int(retried), int(retried))
-            for site, failure, number, retried in connection.execute(query)
-        ]
-    return sorted(rows, key=lambda count: (-count.attempts, count.site, count.failure_class))
-
-
 @dataclass
 class FailureCount:
-    """Failures of one class at a site: measurements, and attempts that ended early."""
+    """Failures of one class at a site: measurements, and attempts that ended early.
+
+    ``transient`` measurements may succeed when they are repeated, and attempts ``again`` were
+    followed by another one.
+    """
 
     failure: str
     site: str
@@ -378,12 +329,34 @@ def count_failures(
         for failure, number in of_site.missing.items():
             if failure in FAILURE_CLASSES:
                 at(site, failure).missing = number
-    for (site, failure), number in count_transient(store, campaign_id).items():
-        if (failure, site) in failures:
-            failures[failure, site].transient = number
-    for failure_count in count_failed_attempts(store, campaign_id):
-        failed = at(failure_count.site, failure_count.failure_class)
-        failed.attempts, failed.again = failure_count.attempts, failure_count.retried
+    transient_by = (measurement_sql.catalogue_column("site"), measurement.c.failure_class)
+    transient = measurement_sql.select_columns(("site", "failure_class")).where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.is_not(None),
+        measurement.c.failure_transient == sa.true(),
+        sa.not_(is_superseded()),
+    )
+    later = attempt.alias("later")
+    is_followed = sa.exists().where(
+        later.c.job_id == attempt.c.job_id, later.c.number > attempt.c.number
+    )
+    failed_by = (job.c.site, attempt.c.failure_class)
+    retries = sa.func.count(sa.case((is_followed.correlate(attempt), attempt.c.job_id)))
+    failed_attempts = (
+        sa.select(*failed_by, sa.func.count(), retries)
+        .select_from(attempt.join(job))
+        .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
+    )
+    with store.connection() as connection:
+        query = transient.add_columns(sa.func.count()).group_by(*transient_by)
+        for site, failure, number in connection.execute(query):
+            if (failure, site or "") in failures:
+                failures[failure, site or ""].transient = int(number)
+        for site, failure, number, retried in connection.execute(
+            failed_attempts.group_by(*failed_by)
+        ):
+            failed = at(site or "", failure)
+            failed.attempts, failed.again = number - int(retried), int(retried)
     return sorted(failures.values(), key=lambda failed: failed.order)
 
 
@@ -407,7 +380,10 @@ def list_job_summaries(
         count: largest number of jobs listed.
         label_key: sorts labels, of which a campaign has few.
     """
-    conditions = _job_conditions(campaign_id, only)
+    conditions = [job.c.campaign_id == campaign_id]
+    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
+    if only.get("failure"):
+        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
     with store.connection() as connection:
         order = (job.c.site, *_order_labels(connection, conditions, label_key))
         total = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
@@ -418,11 +394,15 @@ def list_job_summaries(
     attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
     for attempt_row in store.attempts(row.id for row in rows):
         attempts[attempt_row.job_id].append(attempt_row)
-    lines = [
-        _summarize_job(row, attempts[row.id], outcomes.get(row.id, ()), messages.get(row.id, ""))
-        for row in rows
-    ]
-    return lines, total or 0
+    summaries = []
+    for row in rows:
+        counts = {outcome.outcome: outcome.measurements for outcome in outcomes.get(row.id, ())}
+        number = sum(counts.values())
+        counts.pop(Outcome.GOOD, None)
+        last = attempts[row.id][-1] if attempts[row.id] else None
+        message = messages.get(row.id, "")
+        summaries.append(JobSummary(row, last, len(attempts[row.id]), number, counts, message))
+    return summaries, total or 0
 
 
 def _order_labels(
@@ -438,31 +418,6 @@ def _order_labels(
         return last_columns
     places = {label: place for place, label in enumerate(sorted(labels, key=key))}
     return sa.case(places, value=job.c.label, else_=len(places)), *last_columns
-
-
-def _job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
-    conditions = [job.c.campaign_id == campaign_id]
-    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
-    if only.get("failure"):
-        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
-    return conditions
-
-
-def _summarize_job(
-    row: JobRow, attempts: Sequence[AttemptRow], outcomes: Sequence[_JobOutcome], message: str
-) -> JobSummary:
-    return JobSummary(
-        row,
-        attempts[-1] if attempts else None,
-        len(attempts),
-        sum(outcome.measurements for outcome in outcomes),
-        {
-            outcome.outcome: outcome.measurements
-            for outcome in outcomes
-            if outcome.outcome != Outcome.GOOD
-        },
-        message,
-    )
 
 
 class _JobOutcome(NamedTuple):
@@ -546,9 +501,7 @@ def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -
         ids = {*connection.scalars(open_ids)}
         rows_of_examined = load_by_ids(connection, incomplete, campaign.c.id, sorted(examined))
         ids.update(id_ for (id_,) in rows_of_examined)
-        rows: list[CampaignRow] = []
-        for part in split_ids(sorted(ids)):
-            rows += load_rows(
-                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(part))
-            )
+        rows = load_rows_by_ids(
+            connection, CampaignRow, sa.select(campaign), campaign.c.id, sorted(ids)
+        )
     return sorted(rows, key=lambda row: (-row.created_us, row.id))

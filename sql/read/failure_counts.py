@@ -9,20 +9,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.sql.core.measurement_sql import is_bad, load_subjects, outcome_column
+from treehammer.sql.core.measurement_sql import (
+    is_bad,
+    load_subjects,
+    outcome_column,
+    select_subjects,
+)
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
 
-_SUBJECT = dimension_tables["subject"].c
 #: Days before a period in which campaigns with jobs in it were submitted.
 SUBMISSION_DAYS = 14
 #: Failures of a site that are read one by one.
@@ -272,7 +276,8 @@ def load_bad_days(
 ) -> dict[int, Tally]:
     """Count the measurements of some tests at a site or storage by day (YYYYMMDD)."""
     table = measurement.c
-    conditions = (table.subject_id.in_(_select_own(by, site)), table.day.between(*period.days))
+    is_own = table.subject_id.in_(select_subjects(by, [site]))
+    conditions = (is_own, table.day.between(*period.days))
     with store.connection() as connection:
         return _tally_tests(connection, table.day, tests, *conditions)
 
@@ -460,16 +465,10 @@ def ended_within(period: Period) -> tuple[sa.ColumnElement[bool], ...]:
 
 def _list_conditions(period: Period, by: str, site: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions of a site or storage in a period; whole days are those of the start."""
-    is_own = measurement.c.subject_id.in_(_select_own(by, site))
+    is_own = measurement.c.subject_id.in_(select_subjects(by, [site]))
     if period.is_whole:
         return is_own, measurement.c.day.between(*period.days)
     return is_own, *ended_within(period)
-
-
-def _select_own(by: str, site: str) -> sa.Select[Any]:
-    """Select the subjects of a site, or of a storage."""
-    column: sa.ColumnElement[str] = _SUBJECT[by]
-    return sa.select(_SUBJECT.id).where(column == site if site else column.is_(None))
 
 
 def _is_supported() -> sa.ColumnElement[bool]:

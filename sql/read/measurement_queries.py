@@ -5,8 +5,10 @@ Rows are streamed from one state of the database.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ from treehammer.sql.core.measurement_columns import (
 )
 from treehammer.sql.core.rows import CountRow, ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
+from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.figure_sql import load_figure
 from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection, compile_selection
 
@@ -34,6 +37,7 @@ OPERATION_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS)
 _TEXT_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS if metric.type == "text")
 #: Rows that are fetched at a time.
 FETCH_ROWS = 2000
+_STREAMED = {"yield_per": FETCH_ROWS}
 MEASUREMENT_ORDER = (
     measurement.c.campaign_id,
     measurement.c.job_id,
@@ -57,6 +61,15 @@ def load_operations_of(
     for id_, *values in connection.execute(query):
         operations[id_].append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
     return operations
+
+
+def load_extras_of(connection: Connection, ids: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Load the test-defined metrics of measurements: identity -> name -> value."""
+    query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value)
+    extras: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for id_, name, value in load_by_ids(connection, query, extra.c.measurement_id, ids):
+        extras[id_][name] = value
+    return extras
 
 
 def restore_operation(row: OperationRow) -> dict[str, Value]:
@@ -93,14 +106,20 @@ def select_measurements(
     return query.where(*compile_selection(selection, dialect)).order_by(*MEASUREMENT_ORDER)
 
 
-class DatabaseSnapshot:
-    """Queries on one state of the database, unaffected by concurrent writes.
+class MeasurementQueries(ABC):
+    """Queries on measurements, each on one state of the database.
 
     Everything is ordered by campaign, job, attempt, round and position.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    @property
+    @abstractmethod
+    def dialect(self) -> str:
+        """SQL dialect of the database."""
+
+    @abstractmethod
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Connect to one state of the database."""
 
     def measurements(
         self, selection: Selection, columns: Sequence[str] = ALL_COLUMNS
@@ -110,7 +129,10 @@ class DatabaseSnapshot:
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        yield from name_values(self.measurement_rows(selection, columns), columns)
+        query = self._select_measurements(selection, columns).execution_options(**_STREAMED)
+        # Damaged values are errors of the connection, too.
+        with self.connection() as connection, connection.execute(query) as rows:
+            yield from name_values(rows, columns)
 
     def measurement_rows(
         self, selection: Selection, columns: Sequence[str]
@@ -121,7 +143,8 @@ class DatabaseSnapshot:
     def count_selected(self, selection: Selection) -> int:
         """Count the selected measurements."""
         query = sa.select(sa.func.count()).select_from(measurement)
-        return int(self._connection.scalar(self._apply_selection(query, selection)) or 0)
+        with self.connection() as connection:
+            return int(connection.scalar(self._apply_selection(query, selection)) or 0)
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """Load metrics that tests define for the selected measurements."""
@@ -134,7 +157,8 @@ class DatabaseSnapshot:
     def extra_names(self, selection: Selection) -> list[str]:
         """List the test-defined metrics of the selected measurements, sorted."""
         query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
-        return [*self._connection.scalars(self._apply_selection(query, selection))]
+        with self.connection() as connection:
+            return [*connection.scalars(self._apply_selection(query, selection))]
 
     def operations(
         self, selection: Selection, columns: Sequence[str] = ()
@@ -158,29 +182,34 @@ class DatabaseSnapshot:
         first = sa.and_(
             operation.c.measurement_id == measurement.c.measurement_id, operation.c.line == 0
         )
-        rows = self._connection.execute(query.where(sa.exists().where(first)))
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        with self.connection() as connection:
+            rows = connection.execute(query.where(sa.exists().where(first)))
+            return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def operations_of(self, ids: Sequence[str]) -> Mapping[str, list[OperationRow]]:
         """Load the operations of at most 1000 measurements by identity, in order."""
-        return load_operations_of(self._connection, ids)
+        with self.connection() as connection:
+            return load_operations_of(connection, ids)
 
     def has_operations(self, selection: Selection) -> bool:
         """Check whether any selected measurement has operations."""
-        if self._connection.scalar(sa.select(operation.c.line).limit(1)) is None:
-            return False
         query = self._select_operations(selection).limit(1)
-        return self._connection.execute(query).first() is not None
+        with self.connection() as connection:
+            if connection.scalar(sa.select(operation.c.line).limit(1)) is None:
+                return False
+            return connection.execute(query).first() is not None
 
     def count_operation_rows(self, selection: Selection) -> int:
         """Count the rows of operations of the selected measurements."""
         count = self._select_operations(selection).with_only_columns(sa.func.count())
-        return int(self._connection.execute(count).scalar_one())
+        with self.connection() as connection:
+            return int(connection.execute(count).scalar_one())
 
     def has_extra(self, name: str) -> bool:
         """Return whether any measurement has this test-defined metric."""
         query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
-        return is_storable(name) and self._connection.scalar(query) is not None
+        with self.connection() as connection:
+            return is_storable(name) and connection.scalar(query) is not None
 
     def count_measurements(self, campaign_id: str) -> list[CountRow]:
         """Count the measurements of a campaign by site, kind, class of failure and plausibility."""
@@ -193,14 +222,16 @@ class DatabaseSnapshot:
             .group_by(*by)
             .order_by(*(column.nulls_first() for column in by))
         )
-        return [
-            CountRow(site or "", kind or "", failure or "", plausible, count)
-            for site, kind, failure, plausible, count in self._connection.execute(query)
-        ]
+        with self.connection() as connection:
+            return [
+                CountRow(site or "", kind or "", failure or "", plausible, count)
+                for site, kind, failure, plausible, count in connection.execute(query)
+            ]
 
     def load_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
         """Compute counts, means and spreads of metrics in groups, of which ``most`` are allowed."""
-        return load_figure(self._connection, figure, most)
+        with self.connection() as connection:
+            return load_figure(connection, figure, most)
 
     def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
         """Count the measurements that each attempt of a job completed, well or not.
@@ -215,11 +246,12 @@ class DatabaseSnapshot:
             .where(measurement.c.campaign_id == campaign_id, is_completed)
             .group_by(*by)
         )
-        rows = self._connection.execute(query)
-        return {(str(job_id), int(number)): int(count) for job_id, number, count in rows}
+        with self.connection() as connection:
+            rows = connection.execute(query)
+            return {(str(job_id), int(number)): int(count) for job_id, number, count in rows}
 
     def _select_measurements(self, selection: Selection, columns: Sequence[str]) -> sa.Select[Any]:
-        return select_measurements(selection, self._connection.dialect.name, columns)
+        return select_measurements(selection, self.dialect, columns)
 
     def _select_operations(
         self, selection: Selection, columns: Sequence[str] = ()
@@ -231,9 +263,27 @@ class DatabaseSnapshot:
         return self._apply_selection(query.select_from(tables), selection)
 
     def _apply_selection(self, query: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-        return query.where(*compile_selection(selection, self._connection.dialect.name))
+        return query.where(*compile_selection(selection, self.dialect))
 
     def _stream(self, query: sa.Select[Any]) -> Iterator[Any]:
         # Closes the server's cursor, also for a reader that stops early.
-        with self._connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
+        query = query.execution_options(**_STREAMED)
+        with self.connection() as connection, connection.execute(query) as rows:
             yield from rows
+
+
+class DatabaseSnapshot(MeasurementQueries):
+    """Queries on one state of the database, unaffected by concurrent writes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> str:
+        """SQL dialect of the database."""
+        return self._connection.dialect.name
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Return to the connection of this state."""
+        yield self._connection

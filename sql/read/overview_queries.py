@@ -20,8 +20,13 @@ from treehammer.collectors.record.outcome import (
 )
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core import measurement_sql
-from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.measurement_sql import has_outcome, is_bad, is_superseded, load_subjects
+from treehammer.sql.core.measurement_sql import (
+    has_outcome,
+    is_bad,
+    is_superseded,
+    load_subjects,
+    select_subjects,
+)
 from treehammer.sql.core.rows import LOCAL_OWNER, CampaignRow
 from treehammer.sql.core.schema import (
     campaign,
@@ -308,7 +313,10 @@ def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[Bad
     """
     names = tuple(field.name for field in fields(BadMeasurement))
     query = measurement_sql.select_columns(names).where(
-        measurement.c.day == day, _is_at_site(site), is_bad(), sa.not_(is_superseded())
+        measurement.c.day == day,
+        measurement.c.subject_id.in_(select_subjects("site", [site])),
+        is_bad(),
+        sa.not_(is_superseded()),
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_BAD_MEASUREMENTS))
@@ -333,7 +341,8 @@ def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[Measur
         sa.func.count(),
         sa.func.count(sa.case((has_outcome(Outcome.GOOD), measurement.c.job_id))),
     )
-    query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
+    is_at_site = measurement.c.subject_id.in_(select_subjects("site", [site]))
+    query = sa.select(*by, *counts).where(measurement.c.day == day, is_at_site).group_by(*by)
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*by).limit(MAX_MEASURED_JOBS)).all()
     names = store.campaign_names(row[0] for row in rows)
@@ -341,11 +350,6 @@ def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[Measur
         MeasuredJob(campaign_id, names.get(campaign_id, ""), job_id, int(number), int(good))
         for campaign_id, job_id, number, good in rows
     ]
-
-
-def _is_at_site(site: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a measurement ran at a site."""
-    return measurement_sql.measurements_where("site", text_equals(_SITE, site))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.measurement_sql import (
     SubjectTable,
     credible_value,
     load_subjects,
     moment_sums,
+    select_subjects,
 )
 from treehammer.sql.core.schema import (
     dimension_tables,
@@ -31,8 +31,6 @@ from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.query_model import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
-
-_SUBJECT = dimension_tables["subject"].c
 
 #: Key of a workload; see :func:`.site_history.workload_key`.
 WorkKey = tuple[str, ...]
@@ -90,9 +88,7 @@ class WorkSums:
         return [
             (
                 self.works[self.work[place]],
-                Moments(
-                    int(self.count[place]), float(self.total[place]), float(self.squares[place])
-                ),
+                _moments(self.count[place], self.total[place], self.squares[place]),
             )
             for place in places
         ]
@@ -129,7 +125,10 @@ def load_peer_sums(
         if subjects.count_sites() <= MAX_DAILY_PEERS:
             every = _load_dailies(connection, metric, days, subjects, None)
             return PeerSums(every, every)
-        totals = _load_totals(connection, metric, days, subjects)
+        selection, sums = _select_sums(metric, days)
+        whole, subject = sa.literal_column("0", sa.BigInteger), rollup_day.c.subject_id
+        query = selection.add_columns(whole, subject, *map(sa.func.sum, sums)).group_by(subject)
+        totals = subjects.collect(connection.execute(query).all())
         measured = np.unique(totals.site[totals.count > 0])
         peers = sorted({totals.sites[place] for place in measured} - {site})
         sites = None
@@ -151,7 +150,7 @@ def load_door_sums(store: ResultsReader, site: str, metric: str, days: tuple[int
     query = selection.add_columns(subject, *map(sa.func.sum, sums)).group_by(subject)
     with store.connection() as connection:
         subjects = load_subjects(connection)
-        rows = connection.execute(query.where(subject.in_(_select_subjects(site)))).all()
+        rows = connection.execute(query.where(subject.in_(select_subjects("site", [site])))).all()
     doors, works = subjects.index_column("door"), _index_work(subjects)
     return [(doors[id_] or "unknown", works.find_work(id_), _moments(*row)) for id_, *row in rows]
 
@@ -164,7 +163,7 @@ def load_node_sums(
     query = (
         sa.select(table.subject_id, table.node_id, *moment_sums(credible_value(table[metric])))
         .where(
-            table.subject_id.in_(_select_subjects(site)),
+            table.subject_id.in_(select_subjects("site", [site])),
             table.day.between(*days),
             table.kind == TIMED,
             table.plausible == sa.true(),
@@ -188,10 +187,6 @@ def load_node_sums(
 
 def _moments(count: float, total: float, squares: float) -> Moments:
     return Moments(int(count), float(total), float(squares))
-
-
-def _select_subjects(site: str) -> sa.Select[Any]:
-    return sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
 
 
 @dataclass(frozen=True)
@@ -277,16 +272,6 @@ def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], li
     return query, [table[name] for name in rollup_column_names(metric)]
 
 
-def _load_totals(
-    connection: Connection, metric: str, days: tuple[int, int], subjects: _SharedWork
-) -> WorkSums:
-    selection, sums = _select_sums(metric, days)
-    subject = rollup_day.c.subject_id
-    whole = sa.literal_column("0", sa.BigInteger)
-    query = selection.add_columns(whole, subject, *map(sa.func.sum, sums)).group_by(subject)
-    return subjects.collect(connection.execute(query).all())
-
-
 def _load_dailies(
     connection: Connection,
     metric: str,
@@ -298,8 +283,5 @@ def _load_dailies(
     selection, sums = _select_sums(metric, days)
     query = selection.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
     if sites is not None:
-        without_site = _SUBJECT.site.is_(None) if "" in sites else sa.false()
-        is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)
-        of_sites = sa.select(_SUBJECT.id).where(is_chosen)
-        query = query.where(rollup_day.c.subject_id.in_(of_sites))
+        query = query.where(rollup_day.c.subject_id.in_(select_subjects("site", sites)))
     return subjects.collect(connection.execute(query).all())

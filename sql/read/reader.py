@@ -14,16 +14,12 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
-from treehammer.sql.core.measurement_columns import ALL_COLUMNS
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
-    CountRow,
-    ExtraRow,
     InstructionRow,
     JobRow,
     PairRow,
@@ -36,13 +32,17 @@ from treehammer.sql.engine.database_engine import (
     Row,
     load_by_ids,
     load_rows,
+    load_rows_by_ids,
     read_transaction,
     select_comparison_rows,
-    split_ids,
 )
 from treehammer.sql.engine.database_setup import open_engine
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot, select_measurements
-from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
+from treehammer.sql.read.measurement_queries import (
+    DatabaseSnapshot,
+    MeasurementQueries,
+    select_measurements,
+)
+from treehammer.sql.read.query_model import Selection
 
 #: Hits of each kind at most.
 MAX_HITS = 20
@@ -52,7 +52,7 @@ _NODE = dimension_tables["node"].c
 _MAX_READ = 1000
 
 
-class ResultsReader:
+class ResultsReader(MeasurementQueries):
     """An open results database that is only read.
 
     Use it as a context manager or :meth:`close` it. Every method raises
@@ -92,6 +92,11 @@ class ResultsReader:
         """URL of the database."""
         return self._engine.url
 
+    @property
+    def dialect(self) -> str:
+        """SQL dialect of the database."""
+        return self._engine.dialect.name
+
     @contextmanager
     def snapshot(self) -> Iterator[DatabaseSnapshot]:
         """Run several queries on one state of the database."""
@@ -127,35 +132,6 @@ class ResultsReader:
         reader = ResultsReader(self._engine)
         with reader.one_state():
             yield reader
-
-    # Measurements
-
-    def measurements(
-        self, selection: Selection, columns: Sequence[str] | None = None
-    ) -> Iterator[dict[str, Value]]:
-        """Stream the selected measurements; see :meth:`.DatabaseSnapshot.measurements`."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.measurements(selection, columns or ALL_COLUMNS)
-
-    def extras(self, selection: Selection) -> Iterator[ExtraRow]:
-        """Stream the test-defined metrics of the selected measurements."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.extras(selection)
-
-    def count_measurements(self, campaign_id: str) -> list[CountRow]:
-        """Count a campaign's measurements by site, kind, failure class and plausibility."""
-        with self.snapshot() as snapshot:
-            return snapshot.count_measurements(campaign_id)
-
-    def load_figure(self, figure: FigureQuery) -> FigureResult:
-        """Load counts, means and spreads of metrics, in groups."""
-        with self.snapshot() as snapshot:
-            return snapshot.load_figure(figure)
-
-    def count_by_attempt(self, campaign_id: str) -> dict[tuple[str, int], int]:
-        """Count completed measurements; see :meth:`.DatabaseSnapshot.count_by_attempt`."""
-        with self.snapshot() as snapshot:
-            return snapshot.count_by_attempt(campaign_id)
 
     # Campaigns, jobs, attempts
 
@@ -208,11 +184,9 @@ class ResultsReader:
     def attempts(self, job_ids: Iterable[str]) -> list[AttemptRow]:
         """List the attempts of jobs, by job and number."""
         table = schema.attempt
-        rows: list[AttemptRow] = []
-        for chunk in split_ids(sorted(job_ids)):
-            query = sa.select(table).where(table.c.job_id.in_(chunk))
-            rows += self.load_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
-        return rows
+        query = sa.select(table).order_by(table.c.job_id, table.c.number)
+        with self.connection() as connection:
+            return load_rows_by_ids(connection, AttemptRow, query, table.c.job_id, sorted(job_ids))
 
     # Replicas and comparisons
 
@@ -237,11 +211,9 @@ class ResultsReader:
         query = sa.select(table).order_by(table.c.count_id, table.c.line)
         if test_hashes is None:
             return self.load_rows(InstructionRow, query)
-        return [
-            row
-            for chunk in split_ids(sorted(test_hashes))
-            for row in self.load_rows(InstructionRow, query.where(table.c.test_hash.in_(chunk)))
-        ]
+        with self.connection() as connection:
+            hashes = sorted(test_hashes)
+            return load_rows_by_ids(connection, InstructionRow, query, table.c.test_hash, hashes)
 
     def load_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
         """Load the rows of a query as dataclasses."""

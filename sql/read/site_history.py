@@ -19,7 +19,7 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.measurement_sql import has_outcome
+from treehammer.sql.core.measurement_sql import has_outcome, select_subjects
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
@@ -91,14 +91,8 @@ ContextHistory = Mapping[ContextAspect, Mapping[int, frozenset[str]]]
 
 def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
     """List the workloads that a site ever measured; none for an unknown site."""
-    columns = (
-        _SUBJECT.test_name,
-        _SUBJECT.variant,
-        _SUBJECT.axis_root,
-        _SUBJECT.dataset,
-        _SUBJECT.door,
-        _SUBJECT.door_protocol,
-    )
+    names = ("test_name", "variant", "axis_root", "dataset", "door", "door_protocol")
+    columns = [_SUBJECT[name] for name in names]
     query = (
         sa.select(*columns, _SUBJECT.variant_label)
         .where(text_equals(_SUBJECT.site, site))
@@ -139,7 +133,7 @@ def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
     table = rollup_day.c
     query = (
         sa.select(table.day)
-        .where(table.subject_id.in_(_select_site(site)), table.day < day)
+        .where(table.subject_id.in_(select_subjects("site", [site])), table.day < day)
         .limit(1)
     )
     with store.connection() as connection:
@@ -165,7 +159,7 @@ def load_newest(
         columns: names of the catalogue.
         solo: leave out those of paired mode.
     """
-    table, subjects = measurement.c, _select_site(site)
+    table, subjects = measurement.c, select_subjects("site", [site])
     if solo:
         mode = _SUBJECT.run_mode
         subjects = subjects.where(sa.or_(mode.is_(None), mode != PAIRED))
@@ -183,11 +177,6 @@ def load_newest(
     query = query.order_by(table.started_us.desc(), table.measurement_id).limit(limit)
     with store.connection() as connection:
         return [*name_values(connection.execute(query), columns)]
-
-
-def _select_site(site: str) -> sa.Select[Any]:
-    """Select the subjects of a site."""
-    return sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
 
 
 def load_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
@@ -209,7 +198,7 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
         _NODE.os_name,
         _LOOP_COMPILER,
     ).select_from(rollup_day)
-    query = _join_dimensions(query.where(*_list_conditions(_select_site(site), first, last)))
+    query = _join_dimensions(query.where(*_list_conditions([site], first, last)))
     with store.connection() as connection:
         for row in connection.execute(query):
             (
@@ -268,11 +257,9 @@ def load_conditions(
     ``last`` (YYYYMMDD). Conditions without a report are left out.
     """
     table = rollup_day.c
-    unnamed = _SUBJECT.site.is_(None) if "" in sites else sa.false()
-    subject_ids = sa.select(_SUBJECT.id).where(sa.or_(_SUBJECT.site.in_(sites), unnamed))
     latest = (
         sa.select(table.subject_id, sa.func.max(table.day).label("day"))
-        .where(*_list_conditions(subject_ids, first, last))
+        .where(*_list_conditions(sites, first, last))
         .group_by(table.subject_id)
         .subquery("latest")
     )
@@ -303,10 +290,10 @@ _IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.val
 
 
 def _list_conditions(
-    subjects: sa.Select[Any], first: int, last: int
+    sites: Collection[str], first: int, last: int
 ) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return conditions of roll-ups: good timed measurements of subjects in some days."""
-    table = rollup_day.c
+    """Return conditions of roll-ups: good timed measurements of sites in some days."""
+    table, subjects = rollup_day.c, select_subjects("site", sites)
     return table.subject_id.in_(subjects), table.day.between(first, last), *_IS_GOOD
 
 

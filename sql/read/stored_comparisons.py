@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.schema import verdict
-from treehammer.sql.engine.database_engine import CHUNK_ROWS, load_rows, split_ids
+from treehammer.sql.engine.database_engine import CHUNK_ROWS, load_rows, load_rows_by_ids
 from treehammer.sql.read.reader import ResultsReader
 
 #: Comparisons that are listed at a time.
@@ -248,15 +248,8 @@ def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str,
     """Summarize stored comparisons by their identities; unknown ones are left out."""
     table = verdict.c
     with store.connection() as connection:
-        rows = [
-            row
-            for chunk in split_ids(ids)
-            for row in load_rows(
-                connection,
-                VerdictRow,
-                sa.select(verdict).where(table.line == 0, table.comparison_id.in_(chunk)),
-            )
-        ]
+        query = sa.select(verdict).where(table.line == 0)
+        rows = load_rows_by_ids(connection, VerdictRow, query, table.comparison_id, ids)
         summaries = _summarize_rows(connection, rows)
     return {summary.first_verdict.comparison_id: summary for summary in summaries}
 

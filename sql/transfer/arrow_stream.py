@@ -11,13 +11,12 @@ Python programs call :func:`results` and :func:`result_batches`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 
@@ -39,11 +38,11 @@ from treehammer.sql.core.measurement_columns import (
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
-    ExtraRow,
     InstructionRow,
     JobRow,
     ReplicaRow,
 )
+from treehammer.sql.read.measurement_queries import load_extras_of
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
@@ -81,7 +80,6 @@ NESTED_FIELD = pa.field(
     metadata={"kind": OPERATIONS_COLUMN, "title": "Operations of a load test by time step."},
 )
 OneOrMore = str | Iterable[str]
-JoinedRow = TypeVar("JoinedRow")
 
 
 @dataclass(frozen=True)
@@ -107,19 +105,16 @@ def build_schema(
         about: metadata of the export.
         lists_as_text: write lists as JSON, for formats without lists.
     """
-    schema = pa.schema([_catalogue_field(name) for name in columns], metadata=dict(about))
-    for index, field in enumerate(schema):
-        if lists_as_text and pa.types.is_list(field.type):
-            schema = schema.set(index, field.with_type(pa.string()))
-    return schema
-
-
-def _catalogue_field(name: str) -> pa.Field:
-    metric = METRICS_BY_NAME.get(name)
-    if metric is None:
+    schema_fields = []
+    for name in columns:
         title = f"Metric {name.removeprefix(EXTRA_PREFIX)} that the test defines."
-        return _build_field(name, "float", title)
-    return _build_field(name, metric.type, _describe(metric.meaning, metric.unit))
+        field = _build_field(name, "float", title)
+        if metric := METRICS_BY_NAME.get(name):
+            field = _build_field(name, metric.type, _describe(metric.meaning, metric.unit))
+        if lists_as_text and pa.types.is_list(field.type):
+            field = field.with_type(pa.string())
+        schema_fields.append(field)
+    return pa.schema(schema_fields, metadata=dict(about))
 
 
 def _build_field(name: str, kind: str, title: str) -> pa.Field:
@@ -161,23 +156,6 @@ def _flat_operation_schema() -> pa.Schema:
 # Streams
 
 
-class _JoinedRows(Generic[JoinedRow]):
-    """Rows that belong to measurements, streamed in the order of these."""
-
-    def __init__(self, rows: Iterable[JoinedRow], get_id: Callable[[JoinedRow], Any]) -> None:
-        self._rows = iter(rows)
-        self._get_id = get_id
-        self._next = next(self._rows, None)
-
-    def take(self, ids: Sequence[str]) -> list[list[JoinedRow]]:
-        """Return the rows of each of the next measurements."""
-        lists: dict[str, list[JoinedRow]] = {id_: [] for id_ in ids}
-        while self._next is not None and self._get_id(self._next) in lists:
-            lists[self._get_id(self._next)].append(self._next)
-            self._next = next(self._rows, None)
-        return [*lists.values()]
-
-
 def stream_measurements(
     reader: ResultsReader,
     selection: Selection,
@@ -217,18 +195,19 @@ def _iter_batches(
         names[ID_COLUMN] = None
     has_operations = OPERATIONS_COLUMN in schema.names
     with reader.snapshot() as snapshot:
-        extras = _JoinedRows(
-            snapshot.extras(selection) if extra_names else (), attrgetter(ID_COLUMN)
-        )
-        operations = _JoinedRows(
-            snapshot.operations(selection) if has_operations else (), itemgetter(ID_COLUMN)
-        )
         rows = snapshot.measurement_rows(selection, [*names])
         while chunk := list(islice(rows, NESTED_ROWS if has_operations else BATCH_ROWS)):
             values = _transpose_rows(chunk, [*names])
             ids = values.get(ID_COLUMN, ())
-            values |= _list_extras(extras.take(ids), extra_names)
-            values[OPERATIONS_COLUMN] = operations.take(ids)
+            if extra_names:
+                with snapshot.connection() as connection:
+                    extras = load_extras_of(connection, ids)
+                for name in extra_names:
+                    short = name.removeprefix(EXTRA_PREFIX)
+                    values[name] = [extras.get(id_, {}).get(short) for id_ in ids]
+            if has_operations:
+                operations = snapshot.operations_of(ids)
+                values[OPERATIONS_COLUMN] = [operations.get(id_) for id_ in ids]
             arrays = [_build_array(values[field.name], field) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -245,19 +224,9 @@ def _transpose_rows(
     return values
 
 
-def _list_extras(
-    extras: Sequence[Sequence[ExtraRow]], names: Sequence[str]
-) -> dict[str, list[float | None]]:
-    """Return the column of each name (with its prefix)."""
-    by_name = [{EXTRA_PREFIX + row.name: row.value for row in rows} for rows in extras]
-    return {name: [values.get(name) for values in by_name] for name in names}
-
-
 def _build_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_string(field.type) and field.metadata[b"kind"] != b"text":
         values = [encode_numbers(numbers) for numbers in values]
-    if field.name == OPERATIONS_COLUMN:
-        values = [steps or None for steps in values]
     return pa.array(values, field.type)
 
 
@@ -304,12 +273,10 @@ def iter_companion_tables(
         "instruction_count": select(reader.instruction_counts()),
     }
     for name in COMPANION_KINDS:
-        yield _stream_rows(name, companion_schema(name), map(_list_values, rows[name]))
-
-
-def _list_values(row: CompanionRow) -> dict[str, Any]:
-    values = vars(row)
-    return {**values, "plan": values["plan"].to_json()} if isinstance(row, CampaignRow) else values
+        values: Iterator[Mapping[str, Any]] = map(vars, rows[name])
+        if name == "campaign":
+            values = ({**row, "plan": row["plan"].to_json()} for row in values)
+        yield _stream_rows(name, companion_schema(name), values)
 
 
 # Python programs

@@ -15,11 +15,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
@@ -36,9 +36,6 @@ from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
     insert_new_rows,
     load_by_ids,
-    load_rows,
-    read_transaction,
-    write_transaction,
 )
 
 #: Kinds of receipts: measurements of a job, a campaign, a job of it, a check of a replica.
@@ -192,12 +189,6 @@ def assign_campaign(connection: Connection, campaign_id: str, key_id: str, group
     return make_local_sender(owner)
 
 
-def load_owner(connection: Connection, campaign_id: str) -> str | None:
-    """Return the group that a campaign belongs to; None if nothing of it was sent."""
-    column = campaign_owner.c
-    return connection.scalar(sa.select(column.owner).where(column.campaign_id == campaign_id))
-
-
 @dataclass
 class _StoredDeliveries:
     """Stored rows on the campaigns and subjects of some deliveries.
@@ -226,13 +217,12 @@ class _StoredDeliveries:
 
 
 def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    owner, entry = campaign_owner.c, receipt.c
+    owner, entry, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
     campaigns = {delivery.campaign_id for delivery in deliveries}
     subjects = {subject for delivery in deliveries for subject in delivery.subjects}
-    existing = _StoredDeliveries()
     owners = sa.select(owner.campaign_id, owner.owner)
-    existing.owners.update(
-        map(tuple, load_by_ids(connection, owners, owner.campaign_id, campaigns))
+    existing = _StoredDeliveries(
+        dict(map(tuple, load_by_ids(connection, owners, owner.campaign_id, campaigns)))
     )
     receipts = sa.select(entry.subject, entry.kind, entry.key_id, entry.address, entry.campaign_id)
     rows = load_by_ids(connection, receipts, entry.subject, subjects)
@@ -241,19 +231,14 @@ def _load_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _Sto
         if kind in _OF_JOBS:
             existing.campaigns[subject] = campaign_id
     keys = [delivery.sender.key_id for delivery in deliveries]
-    existing.revoked.update(_load_revoked(connection, keys, campaigns | subjects))
-    return existing
-
-
-def _load_revoked(
-    connection: Connection, keys: Iterable[str], subjects: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield scope and identity of the revoked among keys, and of revoked tokens of subjects."""
-    key, token = access_key.c, access_revocation.c
     revoked_keys = sa.select(key.key_id).where(key.revoked_us.is_not(None))
-    yield from ((_KEY, id_) for (id_,) in load_by_ids(connection, revoked_keys, key.key_id, keys))
-    revoked_tokens = sa.select(token.scope, token.subject)
-    yield from map(tuple, load_by_ids(connection, revoked_tokens, token.subject, subjects))
+    revoked_ids = load_by_ids(connection, revoked_keys, key.key_id, keys)
+    existing.revoked.update((_KEY, id_) for (id_,) in revoked_ids)
+    tokens = sa.select(token.scope, token.subject)
+    existing.revoked.update(
+        map(tuple, load_by_ids(connection, tokens, token.subject, campaigns | subjects))
+    )
+    return existing
 
 
 def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, str]]) -> None:
@@ -307,27 +292,19 @@ def make_entry(
         reason: for people; '' for none.
         count: number of changed measurements or of refused requests.
     """
-    actor, scope, reason = map(_make_printable, (actor, scope, reason))
+    actor, scope, reason = (
+        "".join(
+            char if char.isprintable() else "\N{REPLACEMENT CHARACTER}"
+            for char in text[:MAX_TEXT_CHARS]
+        )
+        for text in (actor, scope, reason)
+    )
     return AuditRow(secrets.token_hex(12), now_us, action, actor, scope, reason, count)
 
 
 def add_entries(connection: Connection, entries: Iterable[AuditRow]) -> None:
     """Add entries in a write transaction."""
     insert_missing_rows(connection, audit_entry, entries)
-
-
-def write_entries(engine: Engine, entries: Sequence[AuditRow]) -> None:
-    """Write entries in a transaction of their own."""
-    with write_transaction(engine) as connection:
-        add_entries(connection, entries)
-
-
-def list_entries(engine: Engine, since_us: int = 0) -> list[AuditRow]:
-    """List the entries since a time, newest first."""
-    query = sa.select(audit_entry).where(audit_entry.c.changed_us >= since_us)
-    order = (audit_entry.c.changed_us.desc(), audit_entry.c.id)
-    with read_transaction(engine) as connection:
-        return load_rows(connection, AuditRow, query.order_by(*order))
 
 
 def local_actor() -> str:
@@ -337,10 +314,3 @@ def local_actor() -> str:
     except (KeyError, OSError):  # A container may have a user without a name.
         user = f"user {os.getuid()}"
     return f"{user}@{socket.gethostname()}"
-
-
-def _make_printable(text: str) -> str:
-    printable = "".join(
-        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text
-    )
-    return printable[:MAX_TEXT_CHARS]

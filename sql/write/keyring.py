@@ -19,7 +19,6 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -36,13 +35,12 @@ from treehammer.sql.core.access_keys import (
     AccessKey,
     AccessList,
     MasterKeys,
-    ReadSession,
     derive_key,
     fingerprint_master_key,
     require_unexpired,
     require_valid_key,
 )
-from treehammer.sql.core.rows import AccessKeyRow, AuditRow
+from treehammer.sql.core.rows import AccessKeyRow, AuditRow, ReadSession, RevocationRow
 from treehammer.sql.core.schema import (
     access_key,
     access_revocation,
@@ -51,7 +49,12 @@ from treehammer.sql.core.schema import (
     measurement,
     read_session,
 )
-from treehammer.sql.engine.database_engine import load_rows, read_transaction, write_transaction
+from treehammer.sql.engine.database_engine import (
+    insert_new_rows,
+    load_rows,
+    read_transaction,
+    write_transaction,
+)
 from treehammer.sql.write import audit_trail
 from treehammer.text_formatting import format_time
 
@@ -60,8 +63,6 @@ _TOKEN_BYTES = 32
 MAX_SESSION_TOKEN_LENGTH = 64
 #: Sessions of one key; a further sign-in ends the oldest, since all are kept in memory.
 MAX_SESSIONS_PER_KEY = 1000
-_FIELDS = [field.name for field in fields(ReadSession)]
-_COLUMNS = [read_session.c[name] for name in _FIELDS]
 _MASTER_BYTES = 32
 #: Maximum number of previous master keys.
 MAX_PREVIOUS = 3
@@ -70,15 +71,6 @@ _SUBJECT_COLUMNS = {
     CAMPAIGN: (campaign.c.id, measurement.c.campaign_id),
     JOB: (job.c.id, measurement.c.job_id),
 }
-
-
-@dataclass(frozen=True)
-class Revocation:
-    """A campaign or a job whose tokens were revoked at ``revoked_us``."""
-
-    scope: str
-    subject: str
-    revoked_us: int
 
 
 class Keyring:
@@ -125,7 +117,7 @@ class Keyring:
         )
         subject = f"key {row.key_id}, role {role}, for {name}, group {row.owner}"
         with write_transaction(self._engine) as connection:
-            connection.execute(sa.insert(access_key), [asdict(row)])
+            insert_new_rows(connection, access_key, [row])
             _record(connection, audit_trail.CREATE_KEY, subject, now_us)
         return key
 
@@ -137,15 +129,16 @@ class Keyring:
 
     def load_access(self) -> AccessList:
         """Load all keys, revocations and sessions from one state of the database."""
-        revoked: dict[str, set[str]] = {CAMPAIGN: set(), JOB: set()}
         with read_transaction(self._engine) as connection:
-            rows = load_rows(connection, AccessKeyRow, sa.select(access_key))
-            keys = {row.key_id: row for row in rows}
-            columns = access_revocation.c
-            for scope, subject in connection.execute(sa.select(columns.scope, columns.subject)):
-                revoked[scope].add(subject)
-            sessions = load_sessions(connection)
-        return AccessList(keys, frozenset(revoked[CAMPAIGN]), frozenset(revoked[JOB]), sessions)
+            keys = load_rows(connection, AccessKeyRow, sa.select(access_key))
+            revoked = load_rows(connection, RevocationRow, sa.select(access_revocation))
+            sessions = load_rows(connection, ReadSession, sa.select(read_session))
+        return AccessList(
+            {row.key_id: row for row in keys},
+            frozenset(row.subject for row in revoked if row.scope == CAMPAIGN),
+            frozenset(row.subject for row in revoked if row.scope == JOB),
+            {session.token_hash: session for session in sessions},
+        )
 
     def revoke_key(self, key_id: str, *, now_us: int) -> bool:
         """Revoke a key with its sessions and all tokens signed with it, immediately and permanently.
@@ -165,7 +158,7 @@ class Keyring:
                     where=f"key {key_id!r}",
                     hint="To list all keys: treehammer token list",
                 )
-            end_sessions_of_key(connection, key_id)
+            connection.execute(sa.delete(read_session).where(read_session.c.key_id == key_id))
             change = sa.update(access_key).where(is_key, access_key.c.revoked_us.is_(None))
             was_valid = connection.execute(change.values(revoked_us=now_us)).rowcount > 0
             if was_valid:
@@ -187,13 +180,12 @@ class Keyring:
         with write_transaction(self._engine) as connection:
             _record(connection, audit_trail.ROTATE, subject, now_us)
 
-    def list_revocations(self) -> Sequence[Revocation]:
+    def list_revocations(self) -> Sequence[RevocationRow]:
         """List campaigns and jobs whose tokens were revoked, by time."""
         table = access_revocation
-        query = sa.select(table.c.scope, table.c.subject, table.c.revoked_us)
+        query = sa.select(table).order_by(table.c.revoked_us, table.c.scope, table.c.subject)
         with read_transaction(self._engine) as connection:
-            ordered = query.order_by(table.c.revoked_us, table.c.scope, table.c.subject)
-            return [Revocation(*row) for row in connection.execute(ordered)]
+            return load_rows(connection, RevocationRow, query)
 
     def has_subject(self, scope: str, subject: str) -> bool:
         """Return whether a campaign or job, or a measurement of it, has this identity."""
@@ -219,8 +211,7 @@ class Keyring:
         with write_transaction(self._engine) as connection:
             if connection.execute(query).first() is not None:
                 return False
-            row = {"scope": scope, "subject": subject, "revoked_us": now_us}
-            connection.execute(sa.insert(access_revocation), [row])
+            insert_new_rows(connection, access_revocation, [RevocationRow(scope, subject, now_us)])
             _record(connection, audit_trail.REVOKE_TOKENS, f"{scope} {subject}", now_us)
             return True
 
@@ -231,11 +222,6 @@ def _record(connection: Connection, action: str, subject: str, now_us: int) -> N
     audit_trail.add_entries(
         connection, [audit_trail.make_entry(action, actor, subject, now_us=now_us)]
     )
-
-
-def make_session_token() -> str:
-    """Create the token of a new session."""
-    return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def hash_session_token(token: str) -> str:
@@ -280,7 +266,7 @@ class SessionTable:
         Raises:
             StoreError: the database cannot be written.
         """
-        token = make_session_token()
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
         session = ReadSession(
             hash_session_token(token),
             grant.role,
@@ -293,19 +279,23 @@ class SessionTable:
         table = read_session
         with write_transaction(self._engine) as connection:
             connection.execute(sa.delete(table).where(table.c.expires_us < now_us))
-            connection.execute(
-                sa.insert(table), [dict(zip(_FIELDS, astuple(session), strict=True))]
+            insert_new_rows(connection, table, [session])
+            newest_first = (
+                sa.select(table.c.token_hash)
+                .where(table.c.key_id == grant.key_id)
+                .order_by(table.c.created_us.desc(), table.c.token_hash)
             )
-            _end_surplus(connection, grant.key_id)
+            for surplus in connection.scalars(newest_first).all()[MAX_SESSIONS_PER_KEY:]:
+                connection.execute(sa.delete(table).where(table.c.token_hash == surplus))
         return token
 
     def list_sessions(self, *, now_us: int) -> Sequence[ReadSession]:
         """List the sessions that have not expired, oldest first."""
         columns = read_session.c
-        query = sa.select(*_COLUMNS).where(columns.expires_us >= now_us)
+        query = sa.select(read_session).where(columns.expires_us >= now_us)
+        query = query.order_by(columns.created_us, columns.token_hash)
         with read_transaction(self._engine) as connection:
-            rows = connection.execute(query.order_by(columns.created_us, columns.token_hash))
-            return [ReadSession(*row) for row in rows]
+            return load_rows(connection, ReadSession, query)
 
     def end_sessions(self, token_hashes: Sequence[str], entries: Sequence[AuditRow] = ()) -> int:
         """End sessions by their hashes, add entries to the audit trail, and return their number."""
@@ -316,29 +306,6 @@ class SessionTable:
                 matching = read_session.c.token_hash == token_hash
                 ended += connection.execute(sa.delete(read_session).where(matching)).rowcount
         return ended
-
-
-def load_sessions(connection: Connection) -> dict[str, ReadSession]:
-    """Load all sessions by the hash of their token."""
-    rows = connection.execute(sa.select(*_COLUMNS))
-    return {row.token_hash: ReadSession(*row) for row in rows}
-
-
-def end_sessions_of_key(connection: Connection, key_id: str) -> None:
-    """End all sessions that a key opened."""
-    connection.execute(sa.delete(read_session).where(read_session.c.key_id == key_id))
-
-
-def _end_surplus(connection: Connection, key_id: str) -> None:
-    columns = read_session.c
-    newest_first = (
-        sa.select(columns.token_hash)
-        .where(columns.key_id == key_id)
-        .order_by(columns.created_us.desc(), columns.token_hash)
-    )
-    hashes = connection.execute(newest_first).scalars().all()
-    for surplus in hashes[MAX_SESSIONS_PER_KEY:]:
-        connection.execute(sa.delete(read_session).where(columns.token_hash == surplus))
 
 
 def load_master_keys(path: Path, *, create: bool = True) -> MasterKeys:
@@ -362,8 +329,12 @@ def load_master_keys(path: Path, *, create: bool = True) -> MasterKeys:
         raise ConfigError(
             "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
         )
-    masters = [_parse_master_key(line) for line in lines]
-    if not 1 <= len(masters) <= 1 + MAX_PREVIOUS or not all(masters):
+    try:
+        masters = [bytes.fromhex(line) for line in lines]
+    except ValueError:
+        masters = []
+    has_length = all(len(master) == _MASTER_BYTES for master in masters)
+    if not 1 <= len(masters) <= 1 + MAX_PREVIOUS or not has_length:
         raise ConfigError(
             "this is not a master key",
             where=where,
@@ -411,15 +382,6 @@ def describe_key_state(row: AccessKeyRow, masters: MasterKeys | None) -> str:
         return "expired"
     is_previous = masters.is_previous(row.master_key_fingerprint)
     return "active, previous master key" if is_previous else "active"
-
-
-def _parse_master_key(line: str) -> bytes:
-    """Return a master key; b'' if the line holds none."""
-    try:
-        master = bytes.fromhex(line)
-    except ValueError:
-        return b""
-    return master if len(master) == _MASTER_BYTES else b""
 
 
 def _create_master_key(path: Path) -> None:

@@ -40,7 +40,11 @@ from treehammer.sql.core.schema import (
     measurement,
     quality_flag,
 )
-from treehammer.sql.engine.database_engine import insert_missing_rows, load_rows, split_ids
+from treehammer.sql.engine.database_engine import (
+    insert_missing_rows,
+    load_rows_by_ids,
+    split_ids,
+)
 from treehammer.sql.write import rollups
 from treehammer.sql.write.rollups import Owner
 
@@ -109,10 +113,9 @@ def load_flags(connection: Connection, ids: Iterable[str]) -> dict[str, list[Fla
     flags: dict[str, list[FlagRow]] = {}
     columns = quality_flag.c
     order = (columns.measurement_id, columns.set_us, columns.kind)
-    for chunk in split_ids(ids):
-        query = sa.select(quality_flag).where(columns.measurement_id.in_(chunk))
-        for flag in load_rows(connection, FlagRow, query.order_by(*order)):
-            flags.setdefault(flag.measurement_id, []).append(flag)
+    query = sa.select(quality_flag).order_by(*order)
+    for flag in load_rows_by_ids(connection, FlagRow, query, columns.measurement_id, ids):
+        flags.setdefault(flag.measurement_id, []).append(flag)
     return flags
 
 

@@ -30,7 +30,11 @@ from treehammer.sql.core.measurement_columns import (
 from treehammer.sql.core.rows import FlagRow
 from treehammer.sql.core.schema import dimension_tables, extra, measurement, quality_flag
 from treehammer.sql.engine.database_engine import insert_missing_rows, insert_values
-from treehammer.sql.read.measurement_queries import OperationRow, load_operations_of
+from treehammer.sql.read.measurement_queries import (
+    OperationRow,
+    load_extras_of,
+    load_operations_of,
+)
 from treehammer.sql.write import maintenance, outliers, quality_flags, rollups
 
 #: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
@@ -170,13 +174,7 @@ def _load_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Mea
     existing_ids = connection.scalars(sa.select(id_).where(id_.in_(list(set(ids))))).all()
     if not existing_ids:
         return {}
-    extras: dict[str, dict[str, float]] = {}
-    for owner, name, value in connection.execute(
-        sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).where(
-            extra.c.measurement_id.in_(existing_ids)
-        )
-    ):
-        extras.setdefault(owner, {})[name] = value
+    extras = load_extras_of(connection, existing_ids)
     operations = load_operations_of(connection, existing_ids)
     flags = quality_flags.load_flags(connection, existing_ids)
     rows = connection.execute(
@@ -209,7 +207,12 @@ def _insert_measurements(connection: Connection, new: Mapping[str, _MeasurementC
     for dimension in DIMENSIONS:
         _insert_dimension(connection, dimension, rows)
     insert_values(connection, measurement, rows)
-    _insert_extras(connection, new)
+    extras = (
+        {"measurement_id": id_, "name": name, "value": value}
+        for id_, content in new.items()
+        for name, value in content.extras.items()
+    )
+    insert_values(connection, extra, extras)
     flags = [flag for content in new.values() for flag in content.flags]
     insert_missing_rows(connection, quality_flag, flags)
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
@@ -221,25 +224,12 @@ def _insert_dimension(
 ) -> None:
     """Insert missing rows of a dimension, and set their ids in the measurements' rows."""
     table = dimension_tables[dimension.name]
-    # Most measurements of a batch share their rows.
-    described_rows: dict[tuple[Value, ...], dict[str, Any]] = {}
+    needed: dict[int, dict[str, Any]] = {}
     for row in rows:
-        values = tuple(row[name] for name in dimension.columns)
-        described = described_rows.get(values)
-        if described is None:
-            described = described_rows[values] = dimension.extract_row(row)
+        described = dimension.extract_row(row)
         row[dimension.key] = described["id"]
-    needed = {described["id"]: described for described in described_rows.values()}
+        needed[described["id"]] = described
     ids = connection.scalars(sa.select(table.c.id).where(table.c.id.in_(list(needed))))
     for id_ in ids.all():
         del needed[id_]
     insert_values(connection, table, needed.values())
-
-
-def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
-    extras = [
-        {"measurement_id": id_, "name": name, "value": value}
-        for id_, content in new.items()
-        for name, value in content.extras.items()
-    ]
-    insert_values(connection, extra, extras)

@@ -34,10 +34,9 @@ from treehammer.sql.core.rows import (
 from treehammer.sql.engine.database_engine import (
     insert_missing_rows,
     load_by_ids,
-    load_rows,
+    load_rows_by_ids,
     read_transaction,
     replace_comparison_rows,
-    split_ids,
     upsert_rows,
     write_transaction,
 )
@@ -53,7 +52,6 @@ from treehammer.sql.write.audit_trail import (
     assign_campaign,
     list_deliveries,
     list_job_deliveries,
-    load_owner,
     make_local_sender,
     record_deliveries,
     require_covered,
@@ -148,8 +146,12 @@ def _find_updates(
 ) -> tuple[list[JobRow], list[AttemptRow]]:
     """Select the jobs and attempts to write; ``change_counts`` counts new and changed ones."""
     ids = [job.id for job in upload.jobs]
-    jobs = {row.id: row for row in _load_job_rows(connection, JobRow, schema.job.c.id, ids)}
-    existing = _group_attempts(_load_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
+    of_job, of_attempt = sa.select(schema.job), sa.select(schema.attempt)
+    job_rows = load_rows_by_ids(connection, JobRow, of_job, schema.job.c.id, ids)
+    jobs = {row.id: row for row in job_rows}
+    existing = _group_attempts(
+        load_rows_by_ids(connection, AttemptRow, of_attempt, schema.attempt.c.job_id, ids)
+    )
     uploaded = _group_attempts(upload.attempts)
     changed_jobs: list[JobRow] = []
     changed_attempts: list[AttemptRow] = []
@@ -162,7 +164,9 @@ def _find_updates(
         changed_jobs.append(marked)
         for number, attempt in uploaded[job.id].items():
             before = existing[job.id].get(number)
-            if before is None or not _reopens(attempt, before):
+            # One that came late may still run although the stored one has ended.
+            was_final = before is not None and before.state in FINAL_JOB_STATES
+            if attempt.state in FINAL_JOB_STATES or not was_final:
                 change_counts[_classify_change(attempt, before)] += 1
                 changed_attempts.append(attempt)
     return changed_jobs, changed_attempts
@@ -176,11 +180,6 @@ def _group_attempts(
     for attempt in attempts:
         by_job[attempt.job_id][attempt.number] = attempt
     return by_job
-
-
-def _reopens(attempt: AttemptRow, existing: AttemptRow) -> bool:
-    """Decide if an uploaded attempt, which came late, still runs although the stored one ended."""
-    return existing.state in FINAL_JOB_STATES and attempt.state not in FINAL_JOB_STATES
 
 
 def _supersedes(job: JobRow, existing: JobRow | None, *, later: bool) -> bool:
@@ -201,17 +200,6 @@ def _classify_change(uploaded: JobRelatedRow, existing: JobRelatedRow | None) ->
     if existing is None:
         return "new"
     return "known" if uploaded == existing else "changed"
-
-
-def _load_job_rows(
-    connection: Connection, kind: type[JobRelatedRow], of: sa.Column[str], ids: Sequence[str]
-) -> list[JobRelatedRow]:
-    """Load the stored rows of these jobs."""
-    rows: list[JobRelatedRow] = []
-    for chunk in split_ids(ids):
-        query = sa.select(of.table).where(of.in_(chunk))
-        rows += load_rows(connection, kind, query)
-    return rows
 
 
 def _find_missing(
@@ -275,19 +263,15 @@ class Store(ResultsReader):
                 transaction was written.
         """
         receipts = None if deliveries is None else tuple(deliveries)
-        return sum_results(
-            self._add_batch(
-                batch,
-                list_deliveries(batch, make_local_sender(group)) if receipts is None else receipts,
-            )
-            for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS)
-        )
-
-    def _add_batch(self, batch: Sequence[Measurement], deliveries: Sequence[Delivery]) -> AddResult:
-        require_covered(batch, deliveries)
-        with write_transaction(self._engine) as connection:
-            record_deliveries(connection, deliveries)
-            return add_measurements(connection, batch)
+        results: list[AddResult] = []
+        for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS):
+            own = make_local_sender(group)
+            sent = list_deliveries(batch, own) if receipts is None else receipts
+            require_covered(batch, sent)
+            with write_transaction(self._engine) as connection:
+                record_deliveries(connection, sent)
+                results.append(add_measurements(connection, batch))
+        return sum_results(results)
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`add` without writing or locking.
@@ -381,7 +365,9 @@ class Store(ResultsReader):
     def find_owner(self, campaign_id: str) -> str | None:
         """Return the group that a campaign belongs to; None if nothing of it was written."""
         with read_transaction(self._engine) as connection:
-            return load_owner(connection, campaign_id)
+            column = schema.campaign_owner.c
+            query = sa.select(column.owner).where(column.campaign_id == campaign_id)
+            return connection.scalar(query)
 
     def set_jobs(self, jobs: Iterable[JobRow]) -> None:
         """Insert or replace jobs.
@@ -437,11 +423,14 @@ class Store(ResultsReader):
 
     def list_changes(self, since_us: int = 0) -> list[AuditRow]:
         """List the audit trail since a time, newest first."""
-        return audit_trail.list_entries(self._engine, since_us)
+        columns = schema.audit_entry.c
+        query = sa.select(schema.audit_entry).where(columns.changed_us >= since_us)
+        return self.load_rows(AuditRow, query.order_by(columns.changed_us.desc(), columns.id))
 
     def add_audit_entries(self, entries: Sequence[AuditRow]) -> None:
         """Add entries to the audit trail."""
-        audit_trail.write_entries(self._engine, entries)
+        with write_transaction(self._engine) as connection:
+            audit_trail.add_entries(connection, entries)
 
     # Maintenance
 

@@ -14,26 +14,24 @@ down_revision = "0.3.0"
 branch_labels = None
 depends_on = None
 
-_TYPES: dict[str, Any] = {
-    "text": StoredText(4000),
-    "long": LongText(),
-    "int": sa.BigInteger(),
-    "real": REAL,
-}
 
-# Table -> its new columns, each NAME:TYPE, all of which may be NULL.
-_COLUMNS = {
-    "measurement": """
-        files_read:int bytes_touched:int read_calls_sequential:int read_wait_s:real
-        mapped_bytes:int threads_mean:real threads_idle:real file_reads:long
-        file_reads_missing:text skipped_forward_bytes:int skipped_backward_bytes:int
-    """,
+# New columns, all of which may be NULL.
+_COLUMNS: dict[str, Any] = {
+    "files_read": sa.BigInteger(),
+    "bytes_touched": sa.BigInteger(),
+    "read_calls_sequential": sa.BigInteger(),
+    "read_wait_s": REAL,
+    "mapped_bytes": sa.BigInteger(),
+    "threads_mean": REAL,
+    "threads_idle": REAL,
+    "file_reads": LongText(),
+    "file_reads_missing": StoredText(4000),
+    "skipped_forward_bytes": sa.BigInteger(),
+    "skipped_backward_bytes": sa.BigInteger(),
 }
 
 
 def upgrade() -> None:
-    """Add columns."""
-    for table, columns in _COLUMNS.items():
-        for column in columns.split():
-            name, _, kind = column.partition(":")
-            op.add_column(table, sa.Column(name, _TYPES[kind]))
+    """Add columns of measurements."""
+    for name, kind in _COLUMNS.items():
+        op.add_column("measurement", sa.Column(name, kind))

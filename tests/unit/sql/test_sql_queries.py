@@ -166,7 +166,12 @@ def test_conditions_on_one_column_are_merged() -> None:
         (lambda store: overview_queries.list_campaigns_since(store, 5), "ix_campaign_created"),
         # Two indexes begin with day and subject; either is fine.
         (lambda store: overview_queries.list_bad_measurements(store, "A", 20260301), "day=?"),
-        (lambda store: campaign_queries.count_transient(store, "c"), "campaign_id=?"),
+        (
+            lambda store: campaign_queries.count_failures(
+                store, "c", campaign_counts.CampaignCount({})
+            ),
+            "campaign_id=?",
+        ),
         (lambda store: campaign_counts.count_campaign(store, "c", 0), "campaign_id=?"),
         (lambda store: campaign_queries.list_datasets(store, "c"), "campaign_id=?"),
         (lambda store: list(store.measurements(Selection(("c",)))), "campaign_id=?"),

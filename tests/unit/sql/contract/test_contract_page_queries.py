@@ -21,7 +21,7 @@ from treehammer.sql.read import (
     site_history,
     stored_comparisons,
 )
-from treehammer.sql.read.campaign_queries import FailedAttemptCount
+from treehammer.sql.read.campaign_queries import FailureCount
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
 from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.read.reader import SelectionFingerprint
@@ -114,9 +114,10 @@ def test_one_campaign(filled: Store) -> None:
     assert span[0] == 3
     assert span[1] >= span[0]
     assert campaign_queries.load_time_span_us(filled, "nothing") is None
-    assert campaign_queries.count_failed_attempts(filled, "new") == [
-        FailedAttemptCount("A", "lost", 1, 0),
-        FailedAttemptCount("A", "evicted", 0, 1),
+    failed = campaign_queries.count_failures(filled, "new", campaign_counts.CampaignCount({}))
+    assert failed == [
+        FailureCount("lost", "A", attempts=1),
+        FailureCount("evicted", "A", again=1),
     ]
     messages = campaign_queries.list_failure_messages(filled, "new")
     assert sorted((row.site, row.failure_class, row.message) for row in messages) == [
