@@ -348,11 +348,13 @@ def _change(
     settings: Settings, action: str, outcome: str, selected: dict[str, Any], reason: str = ""
 ) -> CommandOutput:
     """Change the selected measurements by an action of :mod:`.maintenance`."""
+    from treehammer.sql.read.campaign_queries import resolve_campaign
     from treehammer.sql.write import maintenance
     from treehammer.sql.write.audit_trail import local_actor
 
     with open_store(settings) as store:
-        campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
+        reference = selected["campaign"]
+        campaign_id = resolve_campaign(store, reference) if reference else ""
         scope = maintenance.ChangeScope(
             campaign_id, selected["key"], selected["since"], selected["until"]
         )
@@ -369,16 +371,6 @@ def _change(
         )
         changed = store.apply_change(change)
     return CommandOutput(counts, remarks=[f"{pluralize(changed, 'measurement')} {outcome}"])
-
-
-def _find_campaign(store: Store, reference: str) -> str:
-    """Return a campaign's identity; measurements may be there without their campaign."""
-    try:
-        return store.campaign(reference).id
-    except (ConfigError, NothingToDoError):
-        if store.count_measurements(reference):
-            return reference
-        raise
 
 
 @db_group.command("audit")

@@ -49,7 +49,13 @@ class StoredText(TypeDecorator[str]):
         """Use code-point order on PostgreSQL and a length that fits into VARCHAR2 on Oracle."""
         kind = self.impl_instance
         if dialect.name == "oracle" and isinstance(kind, sa.String) and kind.length:
-            return dialect.type_descriptor(_oracle_text(kind.length))
+            # VARCHAR2(4000 CHAR) holds no more than 4000 bytes either, except on servers with
+            # extended strings, where an index would count 16,000 bytes and exceed Oracle's limit.
+            if kind.length * _MAX_UTF8_BYTES_PER_CHAR > MAX_VARCHAR2_BYTES:
+                return dialect.type_descriptor(_ByteText(MAX_VARCHAR2_BYTES))
+            from sqlalchemy.dialects import oracle
+
+            return dialect.type_descriptor(oracle.VARCHAR2(kind.length))
         if dialect.name == "postgresql" and isinstance(kind, sa.String) and kind.length:
             return dialect.type_descriptor(sa.String(kind.length, collation="C"))
         return super().load_dialect_impl(dialect)
@@ -119,19 +125,6 @@ class _ByteText(UserDefinedType[str]):
 
     def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
         return sa.String().coerce_compared_value(op, value)
-
-
-def _oracle_text(length: int) -> TypeEngine[str]:
-    """Build a VARCHAR2 of at most ``length`` characters and :data:`MAX_VARCHAR2_BYTES`.
-
-    VARCHAR2(4000 CHAR) holds no more than 4000 bytes either, except on servers with extended
-    strings, where an index would count 16,000 bytes for it and exceed Oracle's limit.
-    """
-    if length * _MAX_UTF8_BYTES_PER_CHAR > MAX_VARCHAR2_BYTES:
-        return _ByteText(MAX_VARCHAR2_BYTES)
-    from sqlalchemy.dialects import oracle
-
-    return oracle.VARCHAR2(length)
 
 
 def text_equals(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:

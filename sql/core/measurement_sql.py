@@ -7,7 +7,7 @@ share; they are read once and kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,6 @@ from treehammer.sql.core.measurement_columns import (
     DIMENSIONS,
     EXTRA_PREFIX,
     SUBJECT,
-    Dimension,
     decode_numbers,
     stored_columns,
 )
@@ -67,17 +66,10 @@ def select_columns(names: Iterable[str]) -> sa.Select[Any]:
 
 def join_dimensions(names: Iterable[str]) -> sa.FromClause:
     """Join the measurements to the dimensions that hold any of these columns."""
-    return _join_tables(
-        frozenset(DIMENSION_OF[name].name for name in names if name in DIMENSION_OF)
-    )
-
-
-@lru_cache(maxsize=64)
-def _join_tables(tables: frozenset[str]) -> sa.FromClause:
-    """Join the measurements to some dimensions; cached, as copying their columns takes long."""
+    needed = {DIMENSION_OF[name] for name in names if name in DIMENSION_OF}
     joined: sa.FromClause = measurement
     for dimension in DIMENSIONS:
-        if dimension.name in tables:
+        if dimension in needed:
             joined = joined.join(dimension_tables[dimension.name])
     return joined
 
@@ -104,15 +96,12 @@ def join_metric(
 
 
 def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Convert a condition on catalogue column ``name`` to one on measurements, without a join."""
-    dimension = DIMENSION_OF.get(name)
-    return condition if dimension is None else measurements_in_dimension(dimension, condition)
+    """Convert a condition on catalogue column ``name`` to one on measurements, without a join.
 
-
-def measurements_in_dimension(
-    dimension: Dimension, condition: sa.ColumnElement[bool]
-) -> sa.ColumnElement[bool]:
-    """Select the measurements whose row in a dimension meets a condition."""
+    The condition may hold other columns of its dimension.
+    """
+    if (dimension := DIMENSION_OF.get(name)) is None:
+        return condition
     rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
     return measurement.c[dimension.key].in_(rows)
 
@@ -226,16 +215,8 @@ def parse_bins(text: str, max_reads: int = MAX_BIN_READS) -> tuple[tuple[int, in
         text: histogram as stored.
         max_reads: largest credible number of reads in a bin; :data:`UNLIMITED_READS` for sums.
     """
-    return tuple(filled_bins(decode_numbers(text), max_reads))
-
-
-def filled_bins(
-    histogram: Sequence[int], max_reads: int = MAX_BIN_READS
-) -> Iterator[tuple[int, int]]:
-    """Yield index and reads of the bins that hold a credible number of reads."""
-    for index, reads in enumerate(histogram[:LATENCY_BINS]):
-        if 0 < reads <= max_reads:
-            yield index, reads
+    histogram = decode_numbers(text)[:LATENCY_BINS]
+    return tuple((index, reads) for index, reads in enumerate(histogram) if 0 < reads <= max_reads)
 
 
 class SubjectTable:

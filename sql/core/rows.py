@@ -301,17 +301,6 @@ class FlagRow(StoredRow):
 
 
 @dataclass(frozen=True)
-class CountRow:
-    """Number of a campaign's measurements at a site; ``failure_class`` is '' for successful ones."""
-
-    site: str
-    kind: str
-    failure_class: str
-    plausible: bool
-    measurements: int
-
-
-@dataclass(frozen=True)
 class AccessKeyRow(StoredRow):
     """A key as the service stores it.
 

@@ -48,19 +48,15 @@ metadata = sa.MetaData(
 )
 
 
-def column_type(metric: Metric) -> TypeEngine[Any]:
-    """Return the database type for values of a metric."""
-    if metric.type == "text":
-        return LongText() if metric.max_length > MAX_TEXT else StoredText(metric.max_length)
-    return _TYPES[metric.type]
-
-
 def _metric_column(metric: Metric) -> sa.Column[Any]:
     # Text other than identities may be '', which is stored as NULL.
     optional_text = metric.type == "text" and not metric.is_identity
+    kind = _TYPES.get(metric.type) or (
+        LongText() if metric.max_length > MAX_TEXT else StoredText(metric.max_length)
+    )
     return sa.Column(
         metric.name,
-        column_type(metric),
+        kind,
         primary_key=metric.name == "measurement_id",
         nullable=optional_text or not metric.required,
     )

@@ -41,6 +41,17 @@ ACCESS_OPTION = "treehammer_access"
 AccessMode = Literal["read", "write", "alter"]
 #: Default connection timeout in seconds, unless the URL sets one.
 CONNECT_TIMEOUT_S = 10
+#: Parameters of libpq that the URL does not set.
+_LIBPQ_DEFAULTS: Mapping[str, Any] = {
+    "application_name": "treehammer",
+    "client_encoding": "utf8",
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    # Without keepalives, a client waits for hours when the server's machine disappears.
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 #: Memory for pages of the file, by connection.
 _CACHE_KIBIBYTES = 16_384
 #: Oldest supported server; docs/databases.md lists the tested versions.
@@ -74,28 +85,18 @@ def translate_errors(url: URL) -> Iterator[None]:
         yield
     except Exception as error:
         # SQLAlchemy closes a connection that Ctrl-C interrupts; cleaning up then fails.
-        if interrupt := _find_interrupt(error, handled):
-            raise interrupt from None
+        context = error.__context__
+        while context and context is not handled:  # what is older than the block is not meant
+            if isinstance(context, KeyboardInterrupt):
+                raise context from None
+            context = context.__context__
         if not isinstance(error, _DATABASE_ERRORS):
             raise
         message = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise build_store_error(url, message, _classify_error(error, message)) from error
-
-
-def _find_interrupt(error: Exception, handled: BaseException | None) -> KeyboardInterrupt | None:
-    """Find a KeyboardInterrupt during which the error was raised; ``handled`` is older than both."""
-    context = error.__context__
-    while context and context is not handled and not isinstance(context, KeyboardInterrupt):
-        context = context.__context__
-    return context if isinstance(context, KeyboardInterrupt) and context is not handled else None
-
-
-def _classify_error(error: Exception, message: str) -> type[StoreError]:
-    """Select the error class: unstorable content or a fault of the database."""
-    content = (
-        isinstance(error, DataError | IntegrityError) or error_hints.INDEX_ROW_TOO_LONG in message
-    )
-    return UnstorableContentError if content else StoreError
+        is_content = isinstance(error, DataError | IntegrityError)
+        is_content |= error_hints.INDEX_ROW_TOO_LONG in message
+        kind = UnstorableContentError if is_content else StoreError
+        raise build_store_error(url, message, kind) from error
 
 
 def build_store_error(url: URL, message: str, kind: type[StoreError] = StoreError) -> StoreError:
@@ -311,10 +312,9 @@ class PostgreSQLBackend(Backend):
     def engine_options(self, url: URL) -> dict[str, Any]:
         """Return options that replace connections cut by a restart of the server."""
         # These override the URL's options.
-        connect_args = libpq_options(url) | (
-            {PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {}
-        )
-        return {"connect_args": connect_args, "pool_pre_ping": True}
+        defaults = {name: _LIBPQ_DEFAULTS[name] for name in _LIBPQ_DEFAULTS.keys() - url.query}
+        unprepared = {PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {}
+        return {"connect_args": defaults | unprepared, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
         """Admit one writer at a time, as on SQLite; it sees everything committed before."""
@@ -351,18 +351,3 @@ class PostgreSQLBackend(Backend):
                 where=display_url(connection.engine.url),
                 hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
             )
-
-
-def libpq_options(url: URL) -> dict[str, Any]:
-    """Return default parameters of libpq that the URL does not set."""
-    ours = {
-        "application_name": "treehammer",
-        "client_encoding": "utf8",
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        # Without keepalives, a client waits for hours when the server's machine disappears.
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 60_000,
-    }
-    return {name: value for name, value in ours.items() if name not in url.query}

@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -31,9 +30,6 @@ from treehammer.sql.engine.database_engine import (
     read_transaction,
     require_usable_server,
 )
-
-if TYPE_CHECKING:
-    from alembic.config import Config
 
 #: Number of missing items that a message names.
 MAX_LISTED = 10
@@ -95,17 +91,18 @@ def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
 
     Args:
         url: URL of the database.
-        backed_up: confirms a backup; see :func:`treehammer.sql.engine.database_setup.upgrade_schema`.
+        backed_up: confirms a backup; required where changes of tables cannot be undone.
 
     Raises:
-        ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.
+        ConfigError: changes cannot be undone, and ``backed_up`` is not set.
         NothingToDoError: no database exists.
-        StoreError: the database is newer, or the upgrade failed and was rolled back.
+        StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is unchanged
+            unless the message states otherwise.
     """
     engine = _make_engine(url, create=False)
     try:
         require_usable_server(engine)
-        return upgrade_schema(engine, backed_up=backed_up)
+        return _upgrade_schema(engine, backed_up=backed_up)
     finally:
         engine.dispose()
 
@@ -207,21 +204,7 @@ def create_schema(engine: Engine) -> None:
             connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
 
 
-def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
-    """Upgrade an older database to this version's revision.
-
-    Args:
-        engine: engine of the database.
-        backed_up: confirms a backup; required where changes cannot be undone.
-
-    Returns:
-        the backup made before the upgrade (SQLite only), or None.
-
-    Raises:
-        ConfigError: changes cannot be undone, and ``backed_up`` is not set.
-        StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is
-            unchanged unless the message states otherwise.
-    """
+def _upgrade_schema(engine: Engine, *, backed_up: bool) -> Path | None:
     state = load_schema_state(engine)
     if state is SchemaState.EMPTY:
         create_schema(engine)
@@ -301,21 +284,14 @@ def _classify_unversioned(connection: Connection) -> SchemaState:
     return SchemaState.UNVERSIONED
 
 
-def alembic_config() -> Config:
-    """Build Alembic's configuration without a file."""
+def migrate_to(connection: Connection, target: str) -> None:
+    """Run migrations up to a revision inside the transaction of ``connection``."""
     # Importing Alembic takes a quarter of a second.
+    from alembic import command
     from alembic.config import Config
 
     configured = Config()
     configured.set_main_option("script_location", str(MIGRATIONS_FOLDER).replace("%", "%%"))
-    return configured
-
-
-def migrate_to(connection: Connection, target: str) -> None:
-    """Run migrations up to a revision inside the transaction of ``connection``."""
-    from alembic import command
-
-    configured = alembic_config()
     configured.attributes["connection"] = connection
     command.upgrade(configured, target)
 

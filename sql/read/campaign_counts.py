@@ -203,8 +203,7 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
         now_us: current time, microseconds since 1970 UTC.
     """
     jobs = {row.id: row for row in store.jobs(campaign_id)}
-    # The store orders attempts by job and number.
-    last = {row.job_id: row for row in store.attempts(jobs)}
+    last = load_last_attempts(store, jobs.values())
     with store.connection() as connection:
         rows = list(connection.execute(_outcome_query(campaign_id)))
     sites: defaultdict[str, MeasurementCount] = defaultdict(MeasurementCount)
@@ -215,8 +214,13 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
         return result
     with store.connection() as connection:
         recent = _load_recent_span(connection, campaign_id)
-    remaining_s = _estimate_remaining_s(result.total.outstanding, recent, now_us)
-    return replace(result, remaining_s=remaining_s)
+    if not recent:
+        return result
+    # The wait for the next measurement counts down.
+    first_us, last_us, number = recent
+    pace_us = (last_us - first_us) / number
+    remaining_s = (pace_us * result.total.outstanding - (now_us - last_us)) / 1e6
+    return replace(result, remaining_s=remaining_s if remaining_s > 0 else None)
 
 
 def _tally_recorded(
@@ -253,17 +257,6 @@ def _tally_planned(
         sites[row.site] += MeasurementCount(
             Counter([row.state]), row.planned_measurements, missing=missing
         )
-
-
-def _estimate_remaining_s(
-    outstanding: int, recent: tuple[int, int, int] | None, now_us: int
-) -> float | None:
-    """Estimate the seconds to the end; the wait for the next measurement counts down."""
-    if not recent:
-        return None
-    first_us, last_us, count = recent
-    remaining_s = ((last_us - first_us) / count * outstanding - (now_us - last_us)) / 1e6
-    return remaining_s if remaining_s > 0 else None
 
 
 def _explain_missing(row: JobRow, last: AttemptRow | None) -> str:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.outcome import FAILURE_CLASSES, Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.config import Settings
@@ -23,7 +22,7 @@ from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows, load_rows_by_ids
+from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.overview_queries import CampaignState, load_campaign_states
 from treehammer.sql.read.reader import ResultsReader
@@ -486,22 +485,3 @@ def load_job_measurements(
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*order).limit(MAX_JOB_MEASUREMENTS))
         return [dict(zip(columns, values, strict=True)) for values in rows]
-
-
-def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -> list[CampaignRow]:
-    """List campaigns with open jobs, and those of ``examined`` that lack measurements, newest first."""
-    open_ids = sa.select(job.c.campaign_id).where(job.c.state.in_(OPEN_JOB_STATES)).distinct()
-    incomplete = (
-        sa.select(campaign.c.id)
-        .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
-        .group_by(campaign.c.id, campaign.c.planned_measurements)
-        .having(sa.func.count(measurement.c.campaign_id) < campaign.c.planned_measurements)
-    )
-    with store.connection() as connection:
-        ids = {*connection.scalars(open_ids)}
-        rows_of_examined = load_by_ids(connection, incomplete, campaign.c.id, sorted(examined))
-        ids.update(id_ for (id_,) in rows_of_examined)
-        rows = load_rows_by_ids(
-            connection, CampaignRow, sa.select(campaign), campaign.c.id, sorted(ids)
-        )
-    return sorted(rows, key=lambda row: (-row.created_us, row.id))

@@ -90,11 +90,11 @@ def load_figure(
             require_max_groups(len(groups), most)
     if figure.latencies:
         _add_latencies(connection, figure, grouping, groups)
-    return _build_result(figure, groups)
-
-
-def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) -> FigureResult:
-    keys = _sort_keys([*groups])
+    # Sorted by the values of each column, unknown ones first.
+    ordered = sorted(
+        groups.items(),
+        key=lambda item: [(value is not None, isinstance(value, str), value) for value in item[0]],
+    )
     return FigureResult(
         figure.source,
         tuple(
@@ -104,7 +104,7 @@ def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) ->
                 sums.moments or dict.fromkeys(figure.metrics, Moments()),
                 sums.reads,
             )
-            for key, sums in zip(keys, map(groups.__getitem__, keys), strict=True)
+            for key, sums in ordered
         ),
     )
 
@@ -140,22 +140,6 @@ def _add_sums(group: _GroupSums, figure: FigureQuery, outcome: str, numbers: Seq
         group.moments[name] = before + more if before else more
 
 
-def _sort_keys(keys: Sequence[GroupKey]) -> list[GroupKey]:
-    """Sort by the values of each column, unknown ones first."""
-    # By ranks, because thousands of groups share few values.
-    columns = []
-    for values in zip(*keys, strict=True):
-        ordered = sorted(
-            {*values}, key=lambda value: (value is not None, isinstance(value, str), value)
-        )
-        ranks = {value: rank for rank, value in enumerate(ordered)}
-        columns.append([ranks[value] for value in values])
-    if not columns:
-        return [*keys]
-    ranked = [*zip(*columns, strict=True)]
-    return [keys[place] for place in sorted(range(len(keys)), key=ranked.__getitem__)]
-
-
 @dataclass(frozen=True)
 class _Grouping:
     """Columns of a figure's groups.
@@ -172,7 +156,9 @@ class _Grouping:
 
     @classmethod
     def from_columns(cls, by: Sequence[str]) -> _Grouping:
-        fetched = tuple(dict.fromkeys(map(_find_fetched_column, by)))
+        # Months and weeks are derived from the day, axes of load tests from the variant.
+        stored = (VARIANT_COLUMN if is_variant_axis(name) else name for name in by)
+        fetched = tuple(dict.fromkeys(DAY if name in TIME_UNITS else name for name in stored))
         keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
         return cls(tuple(by), fetched, tuple(dict.fromkeys(keys)))
 
@@ -201,13 +187,6 @@ class _Grouping:
         with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
             for row in rows:
                 yield self.group_key(row[: len(columns)]), row[len(columns) :]
-
-
-def _find_fetched_column(name: str) -> str:
-    """Return the stored column that a grouping column is derived from."""
-    if name in TIME_UNITS:
-        return DAY
-    return VARIANT_COLUMN if is_variant_axis(name) else name
 
 
 def _derive_value(name: str, values: Mapping[str, Any]) -> Scalar:

@@ -25,7 +25,7 @@ from treehammer.sql.core.measurement_columns import (
     stored_columns,
     unpack_lists,
 )
-from treehammer.sql.core.rows import CountRow, ExtraRow
+from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
 from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.figure_sql import load_figure
@@ -210,23 +210,6 @@ class MeasurementQueries(ABC):
         query = sa.select(extra.c.name).where(extra.c.name == name).limit(1)
         with self.connection() as connection:
             return is_storable(name) and connection.scalar(query) is not None
-
-    def count_measurements(self, campaign_id: str) -> list[CountRow]:
-        """Count the measurements of a campaign by site, kind, class of failure and plausibility."""
-        names = ("site", "kind", "failure_class", "plausible")
-        by = [measurement_sql.catalogue_column(name) for name in names]
-        query = (
-            measurement_sql.select_columns(names)
-            .add_columns(sa.func.count())
-            .where(measurement.c.campaign_id == campaign_id)
-            .group_by(*by)
-            .order_by(*(column.nulls_first() for column in by))
-        )
-        with self.connection() as connection:
-            return [
-                CountRow(site or "", kind or "", failure or "", plausible, count)
-                for site, kind, failure, plausible, count in connection.execute(query)
-            ]
 
     def load_figure(self, figure: FigureQuery, most: int | None = None) -> FigureResult:
         """Compute counts, means and spreads of metrics in groups, of which ``most`` are allowed."""

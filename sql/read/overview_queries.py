@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
 
+from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.outcome import (
     NOT_SUPPORTED,
     UNSUPPORTED_LABELS,
@@ -36,7 +37,12 @@ from treehammer.sql.core.schema import (
     measurement,
     rollup_day,
 )
-from treehammer.sql.engine.database_engine import load_rows, split_ids
+from treehammer.sql.engine.database_engine import (
+    load_by_ids,
+    load_rows,
+    load_rows_by_ids,
+    split_ids,
+)
 from treehammer.sql.read.campaign_counts import count_left_out, is_over
 from treehammer.sql.read.reader import ResultsReader
 
@@ -207,6 +213,25 @@ def list_active_campaigns(
     with store.connection() as connection:
         ids = list(connection.scalars(query))
     return [state for state in load_campaign_states(store, ids) if not state.is_over]
+
+
+def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -> list[CampaignRow]:
+    """List campaigns with open jobs, and those of ``examined`` that lack measurements, newest first."""
+    open_ids = sa.select(job.c.campaign_id).where(job.c.state.in_(OPEN_JOB_STATES)).distinct()
+    incomplete = (
+        sa.select(campaign.c.id)
+        .outerjoin(measurement, measurement.c.campaign_id == campaign.c.id)
+        .group_by(campaign.c.id, campaign.c.planned_measurements)
+        .having(sa.func.count(measurement.c.campaign_id) < campaign.c.planned_measurements)
+    )
+    with store.connection() as connection:
+        ids = {*connection.scalars(open_ids)}
+        rows_of_examined = load_by_ids(connection, incomplete, campaign.c.id, sorted(examined))
+        ids.update(id_ for (id_,) in rows_of_examined)
+        rows = load_rows_by_ids(
+            connection, CampaignRow, sa.select(campaign), campaign.c.id, sorted(ids)
+        )
+    return sorted(rows, key=lambda row: (-row.created_us, row.id))
 
 
 def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:

@@ -272,13 +272,11 @@ def _convert_text(kind: str, text: str) -> Scalar:
     if kind == "bool":
         return _BOOL_WORDS.get(text.lower())
     try:
-        if kind == "int":
-            whole = int(text)
-            return whole if -INT64_LIMIT <= whole < INT64_LIMIT else None
-        number = float(text)
+        number = int(text) if kind == "int" else float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    is_valid = -INT64_LIMIT <= number < INT64_LIMIT if kind == "int" else math.isfinite(number)
+    return number if is_valid else None
 
 
 ALL_MEASUREMENTS = Selection()
@@ -374,17 +372,9 @@ class Moments(NamedTuple):
             self.value_count + other.value_count,
             self.total + other.total,
             self.squares + other.squares,
-            _merge_extremes(min, self.minimum, other.minimum),
-            _merge_extremes(max, self.maximum, other.maximum),
+            min((low for low in (self.minimum, other.minimum) if low is not None), default=None),
+            max((high for high in (self.maximum, other.maximum) if high is not None), default=None),
         )
-
-
-def _merge_extremes(
-    choose: Callable[[float, float], float], first: float | None, second: float | None
-) -> float | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return choose(first, second)
 
 
 class FigureGroup(NamedTuple):
@@ -444,15 +434,10 @@ class FigureResult:
 
 def coarsen_day(time: str, day: int) -> int | None:
     """Return the month or week of a day, or the day, all as numbers; None for an impossible day."""
-    return {DAY: day, MONTH: day // 100}[time] if time != WEEK else _find_monday(day)
-
-
-@lru_cache(maxsize=4096)
-def _find_monday(day: int) -> int | None:
+    if time != WEEK:
+        return {DAY: day, MONTH: day // 100}[time]
     date = day_numbers.number_to_day(day)
-    return (
-        None if date is None else day_numbers.day_to_number(date - timedelta(days=date.weekday()))
-    )
+    return day_numbers.day_to_number(date - timedelta(days=date.weekday())) if date else None
 
 
 def require_max_groups(groups: int, most: int) -> None:

@@ -196,35 +196,25 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
         _SOFTWARE.root_commit,
         _SOFTWARE.root_provider,
         _NODE.os_name,
-        _LOOP_COMPILER,
+        _LOOP_COMPILER.label("compiler"),
     ).select_from(rollup_day)
     query = _join_dimensions(query.where(*_list_conditions([site], first, last)))
     with store.connection() as connection:
         for row in connection.execute(query):
-            (
-                number,
-                door,
-                protocol,
-                root,
-                server,
-                family,
-                version,
-                commit,
-                provider,
-                system,
-                compiler,
-            ) = row
-            door_component = f"door {door or ''} ({protocol or 'unknown'})"
-            build = ", ".join(filter(None, (version, commit and commit[:40], provider)))
+            door = f"door {row.door or ''} ({row.door_protocol or 'unknown'})"
+            parts = (row.root_version, (row.root_commit or "")[:40], row.root_provider)
             for aspect, text in (
-                (ContextAspect(door_component, SERVER_VERSION), server),
-                (ContextAspect(door_component, "address family"), family),
-                (ContextAspect(f"ROOT {root or ''}", "build"), build),
-                (ContextAspect(NODES, "operating system"), system),
-                (ContextAspect(NODES, LOOP_COMPILER), compiler),
+                (ContextAspect(door, SERVER_VERSION), row.server_version),
+                (ContextAspect(door, "address family"), row.address_family),
+                (
+                    ContextAspect(f"ROOT {row.axis_root or ''}", "build"),
+                    ", ".join(filter(None, parts)),
+                ),
+                (ContextAspect(NODES, "operating system"), row.os_name),
+                (ContextAspect(NODES, LOOP_COMPILER), row.compiler),
             ):
                 if text:
-                    history[aspect][int(number)].add(text)
+                    history[aspect][int(row.day)].add(text)
     return {
         aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
         for aspect, days in sorted(history.items())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -23,7 +22,6 @@ from treehammer.sql.read.reader import ResultsReader
 MAX_COMPARISONS = CHUNK_ROWS
 #: Newest comparisons that are searched.
 MAX_SEARCHED = 500
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -136,11 +134,12 @@ def find_largest_effects(
         store: the database.
         groups: comparison -> the verdicts among which to search.
     """
-    largest: dict[tuple[str, str], tuple[float, VerdictCount]] = {}
+    largest: dict[tuple[str, str], VerdictCount] = {}
     for id_, counts in groups.items():
-        for count in counts:
+        # The first one of equal size is kept.
+        for count in sorted(counts, key=lambda count: -abs(count.largest or 0.0)):
             if count.largest is not None:
-                _keep_largest(largest, (id_, count.metric), count.largest, count)
+                largest.setdefault((id_, count.metric), count)
     table = verdict.c
     lines = [
         sa.and_(
@@ -150,26 +149,15 @@ def find_largest_effects(
             table.scope == count.scope,
             table.verdict == count.verdict,
         )
-        for (id_, metric), (_, count) in largest.items()
+        for (id_, metric), count in largest.items()
     ]
-    query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
-    rows: dict[tuple[str, str], tuple[float, VerdictRow]] = {}
+    query = sa.select(verdict).where(sa.or_(sa.false(), *lines), table.effect.is_not(None))
     with store.connection() as connection:
-        for row in load_rows(connection, VerdictRow, query):
-            if row.effect is not None:
-                _keep_largest(rows, (row.comparison_id, row.metric), row.effect, row)
-    return {key: row for key, (_, row) in rows.items()}
-
-
-def _keep_largest(
-    largest: dict[tuple[str, str], tuple[float, _Item]],
-    key: tuple[str, str],
-    effect: float,
-    item: _Item,
-) -> None:
-    """Keep an item under a key if its effect is larger than that of the present one."""
-    if key not in largest or abs(effect) > abs(largest[key][0]):
-        largest[key] = effect, item
+        rows = load_rows(connection, VerdictRow, query.order_by(table.line))
+    largest_rows: dict[tuple[str, str], VerdictRow] = {}
+    for row in sorted(rows, key=lambda row: -abs(row.effect or 0.0)):
+        largest_rows.setdefault((row.comparison_id, row.metric), row)
+    return largest_rows
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,13 @@ def copy_database(
         NothingToDoError: there is no database to copy.
         StoreError: the target holds other rows, or a database refuses; the target is as it was.
     """
-    _require_persistent(target)
+    url = parse_url(target)
+    if url.get_backend_name() == "sqlite" and sqlite_path(url) is None:
+        raise ConfigError(
+            "a database in memory is gone when the command ends",
+            where=target,
+            hint="Name a file: sqlite:////home/me/copy.db",
+        )
     with opened_engine(source, create=False) as from_, opened_engine(target, create=True) as to:
         _require_distinct(from_, to)
         with read_transaction(from_) as old, write_transaction(to) as new:
@@ -73,33 +79,17 @@ def copy_database(
     return counts, empty
 
 
-def _require_persistent(target: str) -> None:
-    url = parse_url(target)
-    if url.get_backend_name() == "sqlite" and sqlite_path(url) is None:
-        raise ConfigError(
-            "a database in memory is gone when the command ends",
-            where=target,
-            hint="Name a file: sqlite:////home/me/copy.db",
-        )
-
-
 def _require_distinct(from_: Engine, to: Engine) -> None:
     """Refuse two addresses of one database: a copy that is none would be taken for one."""
     old, new = sqlite_path(from_.url), sqlite_path(to.url)
     same_file = old is not None and new is not None and old.samefile(new)
-    if (
-        same_file
-        or from_.url == to.url
-        or _database_identity(from_) == _database_identity(to) != ()
-    ):
+    with read_transaction(from_) as source, read_transaction(to) as target:
+        identity = backend_of(from_).identity(source)
+        same_server = identity == backend_of(to).identity(target) != ()
+    if same_file or same_server or from_.url == to.url:
         raise ConfigError(
             "both addresses mean the same database", where=display_url(to.url), hint="Give two."
         )
-
-
-def _database_identity(engine: Engine) -> tuple[Any, ...]:
-    with read_transaction(engine) as connection:
-        return backend_of(engine).identity(connection)
 
 
 def _count_rows(connection: Connection) -> dict[str, int]:
@@ -133,17 +123,17 @@ def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -
         ):
             for old_row, new_row in zip_longest(old_rows, new_rows):
                 if old_row is None or new_row is None or tuple(old_row) != tuple(new_row):
-                    return f"table {table.name}, {_row_location(table, old_row if new_row is None else new_row)}"
+                    row = old_row if new_row is None else new_row
+                    values = zip(table.columns, row, strict=True)
+                    key = [
+                        f"{column.name} {value}" for column, value in values if column.primary_key
+                    ]
+                    return f"table {table.name}, {', '.join(key)}"
                 count += 1
                 if not count % CHUNK:
                     step(count, table.name)
     step(count)
     return ""
-
-
-def _row_location(table: sa.Table, row: Any) -> str:
-    values = zip(table.columns, row, strict=True)
-    return ", ".join(f"{column.name} {value}" for column, value in values if column.primary_key)
 
 
 def _iter_rows(connection: Connection, table: sa.Table) -> Generator[sa.Row[Any], None, None]:

@@ -120,15 +120,12 @@ def _kill_after(
 ) -> Iterator[threading.Event]:
     """Kill a child that takes longer; the event says whether it was killed."""
     timed_out = threading.Event()
-    if patience_s is None:
-        yield timed_out
-        return
 
     def end() -> None:
         timed_out.set()
         child.kill()
 
-    timer = threading.Timer(patience_s, end)
+    timer = threading.Timer(threading.TIMEOUT_MAX if patience_s is None else patience_s, end)
     timer.daemon = True
     timer.start()
     try:

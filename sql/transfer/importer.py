@@ -250,7 +250,9 @@ def _select_columns(
     path: Path, names: Sequence[str], result: ImportResult, ignore_unknown: bool
 ) -> dict[str, str]:
     """Choose the columns to read; return name -> type."""
-    kinds = _column_types(names)
+    kinds = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
+    kinds |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
+    kinds |= {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
     result.ignored_columns = tuple(name for name in names if name not in kinds)
     result.missing_columns = tuple(
         metric.name
@@ -271,13 +273,6 @@ def _select_columns(
             "--ignore-unknown.",
         )
     return kinds
-
-
-def _column_types(names: Iterable[str]) -> dict[str, str]:
-    """Return the types of known columns, of the catalogue and of metrics that tests define."""
-    types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
-    types |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
-    return types | {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -361,16 +356,12 @@ def merge_companions(
     _merge_jobs(store, incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
-    _merge_instruction_counts(store, incoming)
-    return len(new)
-
-
-def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
-    # Rows of two counts never mix: a stored one is kept unchanged.
-    counted_ids = {row.count_id for row in store.instruction_counts()}
+    # Rows of two counts of instructions never mix: a stored one is kept unchanged.
+    stored_ids = {row.count_id for row in store.instruction_counts()}
     for batch in incoming.companion("instruction_count"):
         rows = parse_rows(InstructionRow, batch)
-        store.add_instruction_counts(row for row in rows if row.count_id not in counted_ids)
+        store.add_instruction_counts(row for row in rows if row.count_id not in stored_ids)
+    return len(new)
 
 
 def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
@@ -386,7 +377,19 @@ def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
             merged |= _merge_jobs_of(store, campaigns[campaign_id], by_campaign[campaign_id])
     for batch in incoming.companion("attempt"):
         attempts = [row for row in parse_rows(AttemptRow, batch) if row.job_id in merged]
-        store.set_jobs(merged[id_] for id_ in _merge_attempts(store, attempts))
+        existing: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+        for attempt in store.attempts(attempt.job_id for attempt in attempts):
+            existing[attempt.job_id][attempt.number] = attempt
+        # More complete than the stored ones: missing, or ended since.
+        news = [
+            attempt
+            for attempt in attempts
+            if not (before := existing[attempt.job_id].get(attempt.number))
+            or (before.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES)
+        ]
+        store.set_attempts(news)
+        later = {a.job_id for a in news if a.number > max(existing[a.job_id], default=0)}
+        store.set_jobs(merged[id_] for id_ in later)
 
 
 def _merge_jobs_of(
@@ -405,19 +408,3 @@ def _merge_jobs_of(
             if before.batch_id in ("", job.batch_id):  # not queued again since
                 store.set_jobs([merged[job.id]])
     return merged
-
-
-def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
-    """Merge attempts; return the jobs that have a later one than before."""
-    existing: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
-    for attempt in store.attempts(attempt.job_id for attempt in attempts):
-        existing[attempt.job_id][attempt.number] = attempt
-    missing = [a for a in attempts if _is_more_complete(a, existing[a.job_id].get(a.number))]
-    store.set_attempts(missing)
-    return {a.job_id for a in missing if a.number > max(existing[a.job_id], default=0)}
-
-
-def _is_more_complete(attempt: AttemptRow, existing: AttemptRow | None) -> bool:
-    return existing is None or (
-        existing.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
-    )

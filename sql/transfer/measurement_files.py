@@ -158,14 +158,13 @@ def list_documents(batch: pa.RecordBatch, kinds: Mapping[str, str]) -> Iterator[
                 for name, column in extras.items()
                 if column[row] is not None
             },
-            "operations": [_restore_texts(step) for step in steps or ()],
+            "operations": [
+                step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
+                if isinstance(step, dict)
+                else step
+                for step in steps or ()
+            ],
         }
-
-
-def _restore_texts(step: Any) -> Any:
-    if not isinstance(step, dict):
-        return step
-    return step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
 
 
 def list_values(column: pa.Array, kind: str, unknown: Any = None) -> list[Any]:
@@ -244,10 +243,12 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
         for name, hint in get_type_hints(kind).items()
     }
     if kind is CampaignRow:
-        columns["plan"] = [
-            _parse_plan(text, f"row {number} of table {table}")
-            for number, text in enumerate(columns["plan"], 1)
-        ]
+        for number, text in enumerate(columns["plan"], 1):
+            try:
+                columns["plan"][number - 1] = CampaignPlan.from_json(text or "{}")
+            except StoreError as error:
+                place = f"row {number} of table {table}"
+                raise MeasurementFileError(f"{place}: {error.message}", hint=error.hint) from error
     rows = zip(*columns.values(), strict=True)
     return [kind(**dict(zip(columns, row, strict=True))) for row in rows]
 
@@ -267,13 +268,6 @@ def _parse_column(batch: pa.RecordBatch, target: sa.Column[Any], hint: Any) -> l
                 f"row {number} of table {target.table.name}: {target.key} cannot be kept"
             )
     return values
-
-
-def _parse_plan(text: str, place: str) -> CampaignPlan:
-    try:
-        return CampaignPlan.from_json(text or "{}")
-    except StoreError as error:
-        raise MeasurementFileError(f"{place}: {error.message}", hint=error.hint) from error
 
 
 def _fits_column(value: Any, hint: Any, target: sa.Column[Any]) -> bool:

@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -150,8 +150,7 @@ def record_deliveries(connection: Connection, deliveries: Iterable[Delivery]) ->
     deliveries = list(deliveries)
     existing = _load_stored(connection, deliveries)
     _require_unrevoked(deliveries, existing.revoked)
-    _require_own_campaigns(deliveries, existing.owners)
-    _require_own_jobs(deliveries, existing.campaigns)
+    _require_own(deliveries, existing)
     claims: dict[str, CampaignOwnerRow] = {}
     receipts: dict[tuple[str, ...], ReceiptRow] = {}
     for delivery in deliveries:
@@ -254,9 +253,13 @@ def _require_unrevoked(deliveries: Iterable[Delivery], revoked: Set[tuple[str, s
             )
 
 
-def _require_own_campaigns(deliveries: Iterable[Delivery], owners: Mapping[str, str]) -> None:
-    """Refuse campaigns of other groups; the first to send something of a new one becomes its owner."""
-    owners = dict(owners)
+def _require_own(deliveries: Iterable[Delivery], existing: _StoredDeliveries) -> None:
+    """Refuse campaigns of other groups, and jobs that were first written under another campaign.
+
+    The first to send something of a new campaign becomes its owner. A measurement's identity follows
+    from its job: under another campaign it would take the place of the real one, whoever sends it.
+    """
+    owners, campaigns = dict(existing.owners), dict(existing.campaigns)
     for delivery in deliveries:
         sender = delivery.sender
         owner = owners.setdefault(delivery.campaign_id, sender.owner)
@@ -264,16 +267,6 @@ def _require_own_campaigns(deliveries: Iterable[Delivery], owners: Mapping[str, 
             raise ForeignCampaignError(
                 f"campaign {delivery.campaign_id} belongs to another group than key {sender.key_id}"
             )
-
-
-def _require_own_jobs(deliveries: Iterable[Delivery], campaigns: Mapping[str, str]) -> None:
-    """Refuse jobs that were first written under another campaign, whoever sends them.
-
-    A measurement's identity follows from its job: under another campaign it would take the place of
-    the real one.
-    """
-    campaigns = dict(campaigns)
-    for delivery in deliveries:
         for job_id in delivery.subjects if delivery.kind in _OF_JOBS else ():
             if campaigns.setdefault(job_id, delivery.campaign_id) != delivery.campaign_id:
                 raise ForeignCampaignError(f"job {job_id} is one of another campaign")

@@ -195,6 +195,9 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
     latency = LatencyHistogram.sum(map(decode_latency, columns["latency"]))
     # Release 0.2.0 did not count them.
     counts = [count for count in columns["held"] if count is not None]
+    failures: Counter[str] = Counter()
+    for text in columns["failures"]:
+        failures.update(json.loads(text))
     return {
         **rows[0],
         "step": min(columns["step"]),
@@ -205,16 +208,9 @@ def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
         "held": sum(counts) if counts else None,
         "lateness_max_s": max(columns["lateness_max_s"]),
         "generator_cpu": sum(row["generator_cpu"] * row["step_s"] for row in rows) / seconds,
-        "failures": _merge_failures(rows),
+        "failures": json.dumps(dict(sorted(failures.items()))),
         "latency": latency.encode() if latency.count else None,
     }
-
-
-def _merge_failures(rows: Sequence[Mapping[str, Any]]) -> str:
-    failures: Counter[str] = Counter()
-    for row in rows:
-        failures.update(json.loads(row["failures"]))
-    return json.dumps(dict(sorted(failures.items())))
 
 
 def is_merge_of(merged: Sequence[OperationRow], rows: Sequence[OperationRow]) -> bool:

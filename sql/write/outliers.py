@@ -13,7 +13,7 @@ is off, since a single one may be long.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from itertools import chain
 from statistics import median
@@ -213,7 +213,12 @@ def _load_values(
             sa.or_(columns.plausible == sa.true(), sa.and_(has_own_flag, sa.not_(has_other_flag))),
         )
     ).all()
-    senders = _load_senders(connection, {row.job_id for row in rows})
+    # The key that sent a job's measurements first, and the time of that request.
+    entry = receipt.c
+    query = sa.select(entry.subject, entry.key_id, entry.received_us)
+    query = query.where(entry.kind == MEASUREMENTS).order_by(entry.received_us.desc())
+    receipts = load_by_ids(connection, query, entry.subject, {row.job_id for row in rows})
+    senders = {job_id: (key_id, received_us) for job_id, key_id, received_us in receipts}
     values: dict[str, list[_Value]] = {name: [] for name in OUTLIER_LIMITS}
     for row in rows:
         sender = senders.get(row.job_id, (LOCAL_OWNER, 0))
@@ -221,15 +226,6 @@ def _load_values(
             if number is not None:
                 values[name].append(_Value(row.measurement_id, *sender, float(number)))
     return values, {row.measurement_id for row in rows if not row.plausible}
-
-
-def _load_senders(connection: Connection, jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """Load the key that sent each job's measurements first, and the time of that request."""
-    columns = receipt.c
-    query = sa.select(columns.subject, columns.key_id, columns.received_us)
-    query = query.where(columns.kind == MEASUREMENTS).order_by(columns.received_us.desc())
-    rows = load_by_ids(connection, query, columns.subject, jobs)
-    return {job_id: (key_id, received_us) for job_id, key_id, received_us in rows}
 
 
 def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str]]:
@@ -240,14 +236,22 @@ def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str
     reference, has_others = _find_reference(numbers_by_sender.values())
     if reference <= 0:
         return
+    # A narrower limit beside others for work, and for waits of a sender that is off.
+    limit = OUTLIER_LIMITS[metric]
+    narrow = OutlierLimit(*map(math.sqrt, limit))
     limits = {
-        sender: _choose_limit(metric, median(numbers), reference, has_others=has_others)
+        sender: narrow
+        if has_others and (limit is _WORK or _is_beyond(median(numbers), reference, narrow))
+        else limit
         for sender, numbers in numbers_by_sender.items()
     }
     outliers = [v for v in values if _is_beyond(v.number, reference, limits[v.sender])]
     if has_others or len(outliers) <= MAX_OUTLIER_SHARE * len(values):
         for value in outliers:
-            relation = _describe_relation(value.number, reference, limits[value.sender])
+            limit = limits[value.sender]
+            relation = f"less than 1/{limit.below:.3g} of"
+            if value.number > reference:
+                relation = f"more than {limit.above:.3g} times"
             reason = f"{metric} is {relation} {reference:.4g}, the median of the same work here"
             yield value.measurement_id, reason
 
@@ -261,22 +265,6 @@ def _find_reference(series: Collection[list[float]]) -> tuple[float, bool]:
     # Without a vote all values have one; of an even number the newest sender has none.
     reference = median(votes[: len(votes) - 1 + len(votes) % 2] or numbers)
     return reference, bool(votes) and len(series) > 1
-
-
-def _describe_relation(number: float, reference: float, limit: OutlierLimit) -> str:
-    if number > reference:
-        return f"more than {limit.above:.3g} times"
-    return f"less than 1/{limit.below:.3g} of"
-
-
-def _choose_limit(
-    metric: str, own_median: float, reference: float, *, has_others: bool
-) -> OutlierLimit:
-    """Choose a narrower limit beside others for work, and for waits of a sender that is off."""
-    limit = OUTLIER_LIMITS[metric]
-    narrow = OutlierLimit(*map(math.sqrt, limit))
-    is_narrow = has_others and (limit is _WORK or _is_beyond(own_median, reference, narrow))
-    return narrow if is_narrow else limit
 
 
 def _is_beyond(number: float, reference: float, limit: OutlierLimit) -> bool:

@@ -26,7 +26,6 @@ from treehammer.collectors.record.measurement_record import Measurement, RecordE
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.collectors.record.plausibility import SEPARATOR
 from treehammer.sql.core import measurement_sql
-from treehammer.sql.core.measurement_columns import DIMENSION_OF
 from treehammer.sql.core.rows import (
     BAD_REPLICA,
     LATER_KINDS,
@@ -221,7 +220,7 @@ def reads_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
         column("storage_site") == finding.site,
         column("door") == finding.door,
     )
-    reads = measurement_sql.measurements_in_dimension(DIMENSION_OF["storage_site"], is_replica)
+    reads = measurement_sql.measurements_where("storage_site", is_replica)
     if not finding.owner:
         return reads
     owned = sa.select(campaign_owner.c.campaign_id).where(campaign_owner.c.owner == finding.owner)

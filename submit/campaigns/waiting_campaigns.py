@@ -144,7 +144,7 @@ def _list_waiting(
 
     Without references, campaigns with open jobs and those with output on this machine are examined.
     """
-    from treehammer.sql.read.campaign_queries import list_incomplete_campaigns
+    from treehammer.sql.read.overview_queries import list_incomplete_campaigns
 
     own_campaigns = OwnCampaigns(settings)
     if references:

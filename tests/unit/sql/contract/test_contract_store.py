@@ -36,7 +36,7 @@ import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core import schema
-from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
+from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.engine import backend as engine_backend
 from treehammer.sql.engine.database_engine import (
     QueryGroup,
@@ -251,25 +251,6 @@ def test_snapshot_is_stable(store: Store) -> None:
         assert len(list(snapshot.measurements(EVERYTHING))) == 1
         assert len(list(snapshot.measurements(EVERYTHING))) == 1
     assert len(read_rows(store)) == 2
-
-
-def test_counts(store: Store) -> None:
-    store.add(
-        [
-            make_measurement(position=1),
-            make_measurement(position=2),
-            make_measurement(position=3, plausible=False),
-            make_measurement(position=4, failure_class="open"),
-            make_measurement(position=5, site="far", kind="checksum"),
-            make_measurement("other", campaign_id="other"),
-        ]
-    )
-    assert set(store.count_measurements("campaign")) == {
-        CountRow("local", "timed", "", True, 2),
-        CountRow("local", "timed", "", False, 1),
-        CountRow("local", "timed", "open", True, 1),
-        CountRow("far", "checksum", "", True, 1),
-    }
 
 
 # Campaigns, jobs, attempts, comparisons
