@@ -6,14 +6,15 @@ The package ``darshan`` reads the logs. Its counters say how many reads and byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from treehammer.errors import MeasurementFileError
 from treehammer.text_formatting import SECOND_US
 from treehammer.tracer.kit.treehammer_tracer.command_trace import compose_document
-from treehammer.tracer.kit.treehammer_tracer.file_map import map_reads
+from treehammer.tracer.kit.treehammer_tracer.file_map import map_files
 from treehammer.tracer.kit.treehammer_tracer.file_reads import FileReads, summarize_reads
 
 #: Modules of a log with counters of reads, and the trace.
@@ -104,7 +105,7 @@ class _Log:
                 **values,
                 "file_reads_missing": "; ".join(reasons),
                 "file_reads": compose_document(
-                    head, reads, lambda file: _describe_map(file, started_s)
+                    head, reads, lambda files: _describe_maps(files, head["command"], started_s)
                 ),
             },
         }
@@ -171,12 +172,20 @@ class _Log:
             yield "Darshan ran out of memory: files or reads are missing"
 
 
-def _describe_map(file: FileReads, started_s: float) -> Mapping[str, Any]:
-    """Join a ROOT file that is still here, and older than the run, with its reads."""
-    if not file.calls or not file.path.endswith(".root"):
-        return {}
-    try:
-        is_same = Path(file.path).stat().st_mtime < started_s
-    except OSError:
-        is_same = False
-    return map_reads(file) if is_same else {"map_missing": "the file is not here as it was"}
+def _describe_maps(
+    files: Sequence[FileReads], command: str, started_s: float
+) -> Mapping[str, Mapping[str, Any]]:
+    """Join ROOT files that are still here, and older than the run, with their reads."""
+    here, maps = [], {}
+    for file in files:
+        if not file.calls or not file.path.endswith(".root"):
+            continue
+        try:
+            is_same = Path(file.path).stat().st_mtime < started_s
+        except OSError:
+            is_same = False
+        if is_same:
+            here.append(file)
+        else:
+            maps[file.path] = {"map_missing": "the file is not here as it was"}
+    return {**map_files(here, command.partition(" ")[0], os.environ), **maps}

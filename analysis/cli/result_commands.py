@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from treehammer.sql.read.reader import ResultsReader
     from treehammer.sql.write.store import Store
 
-#: Metrics shown by default.
+#: Metrics shown by default, and of measurements without rates of events, as those of commands.
 DEFAULT_QUANTITIES = "access_rate_hz,eff_access,eff_job"
+_TIMES_AND_CPU = ("cpu_per_event_s", "wall_per_event_s", "eff_job")
 #: Days of the states of storages, up to today (UTC).
 DAYS = 14
 
@@ -125,7 +126,8 @@ def compare_command(
 @click.option(
     "--metrics",
     metavar="NAMES",
-    help=f"Metrics to show [default: {DEFAULT_QUANTITIES}; of load tests, their operations].",
+    help=f"Metrics to show [default: {DEFAULT_QUANTITIES}; of commands "
+    f"{','.join(_TIMES_AND_CPU)}; of load tests, their operations].",
 )
 @click.option(
     "--baseline", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
@@ -168,6 +170,7 @@ def summary_command(
     if letters and any((campaign != "last", wheres, by, metrics, baseline)):
         raise click.UsageError("--letters has no other options than --json and --csv.")
     from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
+    from treehammer.hctests.definition.model import ANY_COMMAND
     from treehammer.sql.read.query_model import Selection
 
     names, quantities = (
@@ -184,8 +187,14 @@ def summary_command(
         for part in import_parts("summary") if is_default else ():
             summary = summary or part.summarize(store, selection, names)
         if summary is None:
-            timed_rows = load_timed_rows(store, selection, quantities, names)
-            summary = GroupSummary.from_rows(timed_rows, names, quantities, baseline)
+            loaded = quantities if metrics else (*quantities, *_TIMES_AND_CPU)
+            timed_rows = load_timed_rows(store, selection, loaded, names)
+            if not metrics and all(row[quantities[0]] is None for row in timed_rows):
+                quantities = _TIMES_AND_CPU
+            is_command = campaign_row and campaign_row.plan.definition.payload == ANY_COMMAND
+            summary = GroupSummary.from_rows(
+                timed_rows, names, quantities, baseline, "run" if is_command else "event"
+            )
     rows = summary.list_rows()
     return CommandOutput(
         rows,

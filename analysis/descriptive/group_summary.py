@@ -204,12 +204,14 @@ class GroupSummary:
         quantities: the metrics.
         groups: executions of each group.
         base: baseline of ratios.
+        work: what times are per: an event, or a run of a command.
     """
 
     by: Sequence[str]
     quantities: Sequence[str]
     groups: Sequence[ExecutionGroup]
     base: _RatioBase | None
+    work: str
 
     @classmethod
     def from_rows(
@@ -218,6 +220,7 @@ class GroupSummary:
         by: Sequence[str],
         quantities: Sequence[str],
         baseline: str | None = None,
+        work: str = "event",
     ) -> GroupSummary:
         """Group rows, by default by all that vary.
 
@@ -228,7 +231,7 @@ class GroupSummary:
         check_axes(rows, by)
         groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in by))
         base = _RatioBase.parse(baseline, by, groups) if baseline else None
-        return cls(by, quantities, groups, base)
+        return cls(by, quantities, groups, base, work)
 
     def list_rows(self) -> list[dict[str, Any]]:
         """List the row of each group: its key, its size and its figures."""
@@ -256,7 +259,7 @@ class GroupSummary:
         columns += [TableColumn(name, name, is_number=True) for name in ("jobs", "hosts")]
         for name in self.quantities:
             unit = find_display_unit(name)
-            title = f"{name}\n({head})" if (head := head_unit(name)) else name
+            title = f"{name}\n({head})" if (head := head_unit(name, work=self.work)) else name
             columns.append(_make_mean_column(name, title, verdict_text.format_mean, unit))
             if self.base:
                 title = f"times that of\n{self.base.text}"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uproot
 from repository_code import call_command
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ExitCode
+from treehammer.tracer.kit.treehammer_tracer import root_map
+from treehammer.tracer.kit.treehammer_tracer.file_map import map_baskets
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +40,25 @@ names = [branch.GetName() for branch in tree.GetListOfBranches() if tree.GetBran
 print("RESULT", file.GetBytesRead() + file.GetBytesReadExtra(), file.GetReadCalls(), *names)
 """
 
+#: Writes a TTree and an RNTuple to one file.
+WRITER = """
+import ROOT
+ROOT.gSystem.Load("libROOTNTuple")
+frame = ROOT.RDataFrame(50_000).Define("x", "0.5f * rdfentry_").Define("y", "int(rdfentry_)")
+frame = frame.Define("values", "ROOT::RVecF(rdfentry_ % 5, 1.f)")
+options = ROOT.RDF.RSnapshotOptions()
+options.fMode = "RECREATE"
+frame.Snapshot("tree", "both.root", "", options)
+options.fMode = "UPDATE"
+options.fOutputFormat = ROOT.RDF.ESnapshotOutputFormat.kRNTuple
+frame.Snapshot("ntuple", "both.root", "", options)
+"""
+NTUPLE_READER = """
+import ROOT
+ROOT.gSystem.Load("libROOTNTuple")
+print(ROOT.RDataFrame("ntuple", "both.root").Mean("y").GetValue())
+"""
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
@@ -58,7 +81,8 @@ def test_branches_bytes_and_calls_are_those_of_root(
     call_command("datasets", settings, "make", "reference-small")
     (tmp_path / "tree.py").write_text(TREE_READER)
     path = settings.datasets_dir / "reference-small" / "reference-small.root"
-    command = f"python tree.py {path} Jet_pt,Electron_pt > result.txt"
+    # The baskets of Jet_pt and Jet_eta are adjacent in the file.
+    command = f"python tree.py {path} Jet_pt,Jet_eta,Electron_pt > result.txt"
     (row,) = [
         row
         for row in run_command(settings, "--root", "6.40.00", "--", command)
@@ -69,9 +93,32 @@ def test_branches_bytes_and_calls_are_those_of_root(
     )
     _, size, calls, *names = line.split()
     assert (row["bytes"], row["calls"]) == (int(size), int(calls))
-    assert {*row["names"]} == {*names} == {"Jet_pt", "Electron_pt", "nJet", "nElectron"}
-    assert row["branches_most"] == row["branches_read"] == 4
+    assert {*row["names"]} == {*names} == {"Jet_pt", "Jet_eta", "Electron_pt", "nJet", "nElectron"}
+    assert row["branches_most"] == row["branches_read"] == 5
     assert row["compression"] > 1
+
+
+@pytest.mark.root
+def test_pages_that_root_lists_are_those_of_uproot(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "write.py").write_text(WRITER)
+    (tmp_path / "read.py").write_text(NTUPLE_READER)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/both.root\n{tmp_path}/none.root\n")
+    root = ("--root", "6.40.00", "--")
+    run_command(settings, *root, "python write.py")
+    (row,) = run_command(settings, *root, "python read.py")
+    assert (row["names"], row["branches"], row["map_missing"]) == (["ntuple/y"], 6, "")
+    run_command(settings, *root, f"python {root_map.__file__} < list.txt > root.txt")
+    listed, message = map(json.loads, (tmp_path / "root.txt").read_text().splitlines())
+    rows = {tuple(row) for row in listed}
+    pages = set(root_map.list_with_uproot(uproot, "both.root"))
+    baskets, has_ntuple = map_baskets("both.root")
+    assert has_ntuple
+    assert pages
+    assert rows == pages | {astuple(basket) for basket in baskets}
+    assert "none.root" in message
 
 
 def test_commands_are_compared_until_decided(
@@ -91,3 +138,6 @@ def test_commands_are_compared_until_decided(
     table = call_command("compare", settings, "A", "B", "--axis", "command").stdout
     assert "CPU time per run than command=A" in table
     assert "ms/run" in table
+    summary = call_command("summary", settings).stdout
+    assert "wall_per_event_s" in summary
+    assert "(ms/run)" in summary

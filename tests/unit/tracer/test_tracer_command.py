@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,25 @@ def test_counters_that_root_prints_are_taken_from_the_output(
     assert capfd.readouterr().out == "\n".join(lines) + "\n"
     text = " ".join(describe_run(VALUES, TRACE | {"counters": counters}))
     assert "ROOT's own counters: nReadV 7, szReadPayload 44,117 B." in text
+
+
+def test_declared_counter_of_root_is_a_metric(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text(
+        "RNTupleReader.RPageSourceFile.szReadPayload|B|volume read|44117\n"
+        "RNTupleReader.RPageSourceFile.nRead||number of reads|3\n"
+    )
+    text = 'command = "cat lines.txt"\n[metrics.sz_read_payload]\nunit = "B"'
+    settings = load_settings({"data_dir": tmp_path})
+    test = load_pinned_test(str(write_any(tmp_path / "test", text)), {}, {}, settings)
+    task = make_task(tmp_path, **test.definition.settings)
+    task = replace(task, metrics=tuple(test.definition.metrics))
+
+    def perform() -> PayloadReport:
+        report = PayloadReport()
+        command_payload.perform_task(task, report)
+        return report
+
+    report = ForkedCall(perform).result()
+    assert report.extras == {"sz_read_payload": 44117}
+    counters = json.loads(report.values["file_reads"])["counters"]
+    assert [short_name(counter["name"]) for counter in counters] == ["szReadPayload", "nRead"]

@@ -167,7 +167,7 @@ def test_reads_of_killed_and_replaced_programs_are_kept(tmp_path: Path, data: Pa
 def summarize(tmp_path: Path, command: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Record a command; return the values of its record, and its document."""
     done, notes = run_recorded(tmp_path, command)
-    values = CommandTrace(" ".join(command), done, notes, "").summarize()
+    values = CommandTrace(" ".join(command), command[0], {}, done, notes, "").summarize()
     return values, json.loads(values["file_reads"])
 
 
@@ -216,7 +216,9 @@ def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, da
 
 
 def test_run_without_recorder_gives_the_reason(tmp_path: Path) -> None:
-    values = CommandTrace("true", CommandRun(io=None), str(tmp_path), "no compiler").summarize()
+    values = CommandTrace(
+        "true", "true", {}, CommandRun(io=None), str(tmp_path), "no compiler"
+    ).summarize()
     assert values["file_reads_missing"] == "no compiler"
     assert not {"bytes_read", "kernel_read_chars", "threads_mean"} & values.keys()
 
@@ -252,6 +254,11 @@ def read_ranges(path: Path, *reads: tuple[int, int]) -> FileReads:
     return file
 
 
+def describe_map(file: FileReads) -> dict[str, Any]:
+    """Describe the map of a file by this Python, which has uproot and no ROOT."""
+    return file_map.map_files([file], "true", {"PATH": ""}).get(file.path, {})
+
+
 @pytest.fixture
 def tree_file(tmp_path: Path) -> Path:
     path = tmp_path / "tree.root"
@@ -261,7 +268,7 @@ def tree_file(tmp_path: Path) -> Path:
 
 
 def test_baskets_are_found_without_root(tree_file: Path) -> None:
-    baskets = file_map.map_baskets(str(tree_file))
+    baskets, _ = file_map.map_baskets(str(tree_file))
     assert [basket.branch for basket in baskets] == ["x", "y", "z", "x", "y", "z"]
     assert {basket.tree for basket in baskets} == {"events"}
     assert {(basket.zipped, basket.unzipped) for basket in baskets} == {(100, 200)}
@@ -269,9 +276,9 @@ def test_baskets_are_found_without_root(tree_file: Path) -> None:
 
 
 def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
-    first, *_, last_x, _, _ = file_map.map_baskets(str(tree_file))
+    (first, *_, last_x, _, _), _ = file_map.map_baskets(str(tree_file))
     reads = [(basket.start, basket.end - basket.start) for basket in (first, last_x, first)]
-    joined = file_map.map_reads(read_ranges(tree_file, *reads))["map"]
+    joined = describe_map(read_ranges(tree_file, *reads))["map"]
     assert (joined["names"], joined["branches"]) == (["x"], 3)
     assert (joined["branches_read"], joined["branches_most"], joined["branches_spanned"]) == (
         1,
@@ -283,23 +290,36 @@ def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
 
 
 def test_interior_of_a_read_may_have_been_wanted(tree_file: Path) -> None:
-    baskets = file_map.map_baskets(str(tree_file))
+    baskets, _ = file_map.map_baskets(str(tree_file))
     whole = (baskets[0].start, baskets[2].end - baskets[0].start)
-    joined = file_map.map_reads(read_ranges(tree_file, whole))["map"]
+    joined = describe_map(read_ranges(tree_file, whole))["map"]
     assert (joined["names"], joined["branches_read"], joined["branches_most"]) == (["x", "z"], 2, 3)
     assert "over_read_bytes" not in joined
-    # ROOT's vector read names what it wanted of it.
-    ranges = read_ranges(tree_file, whole)
-    ranges.wanted = [(baskets[1].start, baskets[1].end - baskets[1].start)]
-    joined = file_map.map_reads(ranges)["map"]
+
+
+def test_blocks_of_a_vector_read_were_wanted_whole(tree_file: Path) -> None:
+    """They join adjacent baskets; reads beside them count, too."""
+    baskets, _ = file_map.map_baskets(str(tree_file))
+    size = baskets[0].end - baskets[0].start
+    ranges = read_ranges(tree_file, (baskets[0].start, 3 * size))
+    ranges.add_wanted_block(baskets[1].start, size)
+    joined = describe_map(ranges)["map"]
     assert (joined["names"], joined["branches_most"], joined["branches_spanned"]) == (["y"], 1, 2)
-    assert joined["over_read_bytes"] == whole[1] - ranges.wanted[0][1]
+    assert joined["over_read_bytes"] == 2 * size
+    ranges = read_ranges(tree_file, (baskets[0].start, 4 * size))
+    ranges.add_wanted_block(baskets[0].start, 3 * size)
+    joined = describe_map(ranges)["map"]
+    assert (joined["names"], joined["over_read_bytes"]) == (["x", "y", "z"], 0)
+    ranges = read_ranges(tree_file, (baskets[0].start, size), (baskets[2].start, 2 * size))
+    ranges.add_wanted_block(baskets[2].start, size)
+    joined = describe_map(ranges)["map"]
+    assert (joined["names"], joined["branches_most"]) == (["x", "z"], 2)
 
 
 def test_reads_in_blocks_are_joined_and_a_copy_reads_all(tree_file: Path) -> None:
     size = tree_file.stat().st_size
     blocks = [(start, min(64, size - start)) for start in range(0, size, 64)]
-    joined = file_map.map_reads(read_ranges(tree_file, *blocks, *blocks))["map"]
+    joined = describe_map(read_ranges(tree_file, *blocks, *blocks))["map"]
     assert (joined["branches_read"], joined["branches_most"]) == (3, 3)
     assert joined["baskets_repeated"] == 6
 
@@ -307,13 +327,13 @@ def test_reads_in_blocks_are_joined_and_a_copy_reads_all(tree_file: Path) -> Non
 def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) -> None:
     damaged = tmp_path / "damaged.root"
     damaged.write_bytes(tree_file.read_bytes()[:100] + bytes(100))
-    assert "has no size" in file_map.map_reads(read_ranges(damaged, (0, 10)))["map_missing"]
+    assert "has no size" in describe_map(read_ranges(damaged, (0, 10)))["map_missing"]
     other = tmp_path / "other.bin"
     other.write_bytes(b"text")
-    assert file_map.map_reads(read_ranges(other, (0, 4))) == {}
+    assert describe_map(read_ranges(other, (0, 4))) == {}
     incomplete = read_ranges(tree_file, (0, 10))
     incomplete.is_complete = False
-    assert "not every read" in file_map.map_reads(incomplete)["map_missing"]
+    assert "not every read" in describe_map(incomplete)["map_missing"]
 
 
 #: What the plug-in writes of two reads of one block, and a vector read of two.
@@ -340,4 +360,4 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     assert (file.size, file.sequential) == (49_659_956, 1)
     values = summarize_reads(reads)
     assert (values["files_read"], values["bytes_read"], values["read_calls"]) == (1, 630, 3)
-    assert file_map.map_reads(file) == {"map_missing": "its baskets are not listed through a door"}
+    assert "behind a door they are listed by ROOT" in describe_map(file)["map_missing"]

@@ -27,7 +27,7 @@ from ....collectors.kit.treehammer_kit.turn_server import TurnFigures, open_pipe
 from . import recorder
 from .command_trace import CommandTrace
 from .process_tree import CommandRun, run_command
-from .root_counters import OutputReader, short_name
+from .root_counters import OutputReader, metric_name
 
 #: Axes whose values select a command and variables.
 COMMAND_AXIS, ENVIRONMENT_AXIS = "command", "environment"
@@ -87,7 +87,7 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
                 report.values.update(runner.trace.summarize())
                 counters = runner.trace.counters
                 report.add_offered(
-                    {short_name(c["name"]): c["value"] for c in counters}, task.metrics
+                    {metric_name(c["name"]): c["value"] for c in counters}, task.metrics
                 )
         if passes:
             report.values.update(_summarize_passes(passes, task.threads))
@@ -226,7 +226,15 @@ class CommandRunner:
             if output:
                 counters = output.finish()
         if is_first:  # of a failing command, too
-            self.trace = CommandTrace(self.text, done, self._notes, missing, counters)
+            self.trace = CommandTrace(
+                self.text,
+                self._command[0],
+                self._environment,
+                done,
+                self._notes,
+                missing,
+                counters,
+            )
         _require_success(self._command, done)
         self._runs.append(done)
         io = done.io or {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
-from .file_map import map_reads
+from .file_map import map_files
 from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
 from .process_tree import CommandRun
 from .recorder import ProcessNotes, read_notes
@@ -24,6 +25,8 @@ class CommandTrace:
 
     Args:
         command: the command as text.
+        program: its first word.
+        environment: that of the command.
         run: figures of the kernel.
         folder: folder with the notes of its processes.
         missing: reason for which reads were not recorded; '' if they were.
@@ -33,6 +36,8 @@ class CommandTrace:
     def __init__(
         self,
         command: str,
+        program: str,
+        environment: Mapping[str, str],
         run: CommandRun,
         folder: str,
         missing: str,
@@ -40,6 +45,7 @@ class CommandTrace:
     ) -> None:
         self.counters = counters
         self._command = command
+        self._map_files = partial(map_files, program=program, environment=environment)
         self._run = run
         self._notes = [] if missing else read_notes(folder)
         self._missing = missing
@@ -110,15 +116,19 @@ class CommandTrace:
             "peak_bytes": run.peak_bytes,
             "counters": self.counters or None,
         }
-        return compose_document(head, reads, map_reads)
+        return compose_document(head, reads, self._map_files)
 
 
 def compose_document(
     head: Mapping[str, Any],
     reads: Mapping[str, FileReads],
-    describe_map: Callable[[FileReads], Mapping[str, Any]],
+    map_files: Callable[[Sequence[FileReads]], Mapping[str, Mapping[str, Any]]],
 ) -> str:
-    """Compose the document of a record: its head without unknown values, and the files of data."""
+    """Compose the document of a record: its head without unknown values, and the files of data.
+
+    Args:
+        map_files: returns what the maps of files say of their reads, by path.
+    """
     files = sorted(
         (f for f in reads.values() if (f.calls or f.maps) and not f.is_software),
         key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
@@ -132,8 +142,9 @@ def compose_document(
         "files_left_out": max(0, len(files) - MAX_FILES),
     }
     rows: List[Dict[str, Any]] = []
+    maps = map_files(files[:MAX_FILES])
     for file in files[:MAX_FILES]:
-        row = {**file.to_document(), **describe_map(file)}
+        row = {**file.to_document(), **maps.get(file.path, {})}
         if len(json.dumps([*rows, row])) > _MAX_DOCUMENT:
             document["files_left_out"] = len(files) - len(rows)
             break

@@ -1,17 +1,35 @@
 """Map of a ROOT file: its baskets and pages by offset, joined with the reads of a command.
 
 A TTree's baskets are records of their own with the names of branch and tree, so that a walk over all
-records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists,
-which uproot reads where the node has it.
+records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists, and
+through a door a walk would take a request for each record: ``root_map.py`` lists these files, by the
+command's Python, after its run.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
+import shutil
 import struct
+import subprocess
+import sys
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 from .file_reads import FileReads, Ranges
 
@@ -22,8 +40,11 @@ _BASKET = b"TBasket"
 _NTUPLE = b"ROOT::RNTuple"
 #: Version of a record from which on its offsets have 64 bits.
 _LARGE_VERSION = 1000
-#: Bytes of the checksum behind a page.
-_CHECKSUM = 8
+_ROOT_MAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "root_map.py")
+#: Exit code of ``root_map.py`` where Python has neither ROOT nor uproot.
+_NO_LIBRARY = 3
+#: Deadline for the lists of all files of a command.
+_TIMEOUT_S = 180
 _RECORD = struct.Struct(">iHIIHH")
 
 
@@ -54,68 +75,61 @@ class Basket:
         return self.end - self.start - self.header
 
 
-def map_baskets(path: str) -> List[Basket]:
-    """List the baskets of all TTrees, and the pages of all RNTuples of a file by offset.
+def map_baskets(path: str) -> Tuple[List[Basket], bool]:
+    """List the baskets of all TTrees of a local file; return whether it holds an RNTuple, too.
 
     Raises:
-        MapError: the file is no ROOT file, is damaged, or holds neither; or it holds an RNTuple and
-            this Python has no uproot.
+        MapError: the file is no ROOT file or is damaged.
     """
     try:
         with (
             open(path, "rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            baskets, has_ntuples = _walk_records(content)
+            return _walk_records(content)
     except (OSError, ValueError, struct.error, IndexError) as error:
         raise MapError(f"its records cannot be read: {error}") from error
-    if has_ntuples:
-        baskets += _list_pages(path)
-    if not baskets:
-        raise MapError("it holds no baskets of a TTree and no pages of an RNTuple")
-    return sorted({basket.start: basket for basket in baskets}.values(), key=lambda b: b.start)
 
 
-def _list_pages(path: str) -> List[Basket]:
-    """List the pages of all RNTuples; those that several columns share count once."""
-    try:
-        import uproot
-    except ImportError:
-        raise MapError(
-            "it holds an RNTuple, whose page lists need uproot in the Python that runs the worker"
-        ) from None
-    pages: List[Basket] = []
-    try:
-        with uproot.open(path) as file:
-            names = [key for key, kind in file.classnames().items() if kind == "ROOT::RNTuple"]
-            for name in names:
-                pages += _list_ntuple_pages(name.partition(";")[0], file[name])
-    except Exception as error:  # of any kind: uproot meets files of later releases
-        raise MapError(f"uproot cannot read its page lists: {error}") from error
-    return pages
+def list_with_root(
+    paths: Sequence[str], program: str, environment: Mapping[str, str]
+) -> List[Union[List[Basket], str]]:
+    """List the baskets and pages of files and URLs, or the reason why there are none.
 
-
-def _list_ntuple_pages(name: str, ntuple: Any) -> Iterator[Basket]:
-    fields, columns = ntuple.field_records, ntuple.column_records
-    # A projected field, which has the name that users know, stores nothing of its own.
-    projected = {alias.physical_id: alias.field_id for alias in ntuple.alias_column_records}
-    tops = []
-    for number, column in enumerate(columns):
-        field = projected.get(number, column.field_id)
-        while fields[field].parent_field_id != field:
-            field = fields[field].parent_field_id
-        tops.append(fields[field].field_name)
-    for cluster in ntuple.page_link_list:
-        for number, column_pages in enumerate(cluster):
-            for page in column_pages.pages:
-                start = page.locator.offset
-                end = start + page.locator.num_bytes + (_CHECKSUM if page.has_checksum else 0)
-                unzipped = abs(page.num_elements) * columns[number].nbits // 8
-                yield Basket(start, end, 0, unzipped, name, tops[number])
+    Args:
+        program: the command's first word, the first Python that is tried if it is one.
+        environment: that of the command.
+    """
+    pythons = ["python3", "python", sys.executable]
+    if os.path.basename(program).startswith("python"):
+        pythons.insert(0, program)
+    found = [shutil.which(python, path=environment.get("PATH")) for python in pythons]
+    reason = (
+        "its baskets and pages are listed by ROOT, or without a door by uproot: the command's Python "
+        "has neither"
+    )
+    for python in dict.fromkeys(path for path in found if path):
+        try:
+            done = subprocess.run(
+                [python, _ROOT_MAP],
+                check=False,
+                env=dict(environment),
+                input="".join(f"{path}\n" for path in paths),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return [f"its baskets and pages cannot be listed: {error}"] * len(paths)
+        if done.returncode != _NO_LIBRARY:
+            reason = f"the process that lists its baskets and pages ended with {done.returncode}"
+            answers = [json.loads(line) for line in done.stdout.splitlines()]
+            lists = [[Basket(*row) for row in a] if isinstance(a, list) else a for a in answers]
+            return lists + [reason] * (len(paths) - len(lists))
+    return [reason] * len(paths)
 
 
 def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
-    """List the baskets of TTrees; return whether there is an RNTuple, too."""
     if content[:4] != _MAGIC:
         raise MapError("it is no ROOT file")
     version, position = struct.unpack_from(">ii", content, 4)
@@ -151,37 +165,71 @@ def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:
     return content[position : position + length], position + length
 
 
-def map_reads(file: FileReads) -> Dict[str, Any]:
-    """Return what the map of a file says of its reads, for its record; empty for other files."""
-    if file.calls and "://" in file.path and not file.is_connection:
-        return {"map_missing": "its baskets are not listed through a door"}
-    if file.is_connection or not file.calls or not _is_root_file(file.path):
-        return {}
-    if file.touched is None:
-        return {"map_missing": "not every read of it is recorded"}
-    try:
-        baskets = map_baskets(file.path)
-    except MapError as error:
-        return {"map_missing": str(error)}
-    return {"map": join_reads(file, baskets)}
+def map_files(
+    files: Sequence[FileReads], program: str, environment: Mapping[str, str]
+) -> Dict[str, Dict[str, Any]]:
+    """Return what the maps of ROOT files say of their reads by path, for their records.
+
+    Args:
+        program: the command's first word.
+        environment: that of the command.
+    """
+    maps: Dict[str, Union[List[Basket], str]] = {}
+    unlisted: List[str] = []
+    for file in filter(_is_root_file, files):
+        path = file.path
+        if file.touched is None:
+            maps[path] = "not every read of it is recorded"
+            continue
+        try:
+            maps[path], needs_root = ([], True) if _is_url(file) else map_baskets(path)
+        except MapError as error:
+            maps[path] = str(error)
+            continue
+        if needs_root:
+            unlisted.append(path)
+    if unlisted:
+        lists = list_with_root(unlisted, program, environment)
+        for path, rows in zip(unlisted, lists):  # noqa: B905 - Python 3.9 knows no strict
+            maps[path] = rows if isinstance(rows, str) else [*maps[path], *rows]
+    return {file.path: _describe_map(file, maps[file.path]) for file in files if file.path in maps}
 
 
-def _is_root_file(path: str) -> bool:
+def _describe_map(file: FileReads, baskets: Union[List[Basket], str]) -> Dict[str, Any]:
+    if isinstance(baskets, str):
+        return {"map_missing": baskets}
+    if not baskets:
+        return {"map_missing": "it holds no baskets of a TTree and no pages of an RNTuple"}
+    # Pages that several columns share, and baskets that ROOT lists as well, count once.
+    by_start = {basket.start: basket for basket in baskets}
+    return {"map": join_reads(file, [by_start[start] for start in sorted(by_start)])}
+
+
+def _is_url(file: FileReads) -> bool:
+    return "://" in file.path
+
+
+def _is_root_file(file: FileReads) -> bool:
+    """Return whether a file was read that is ROOT's; through a door by its name alone."""
+    if not file.calls or file.is_connection:
+        return False
+    if _is_url(file):
+        return ".root" in os.path.basename(file.path)
     try:
-        with open(path, "rb") as stream:
+        with open(file.path, "rb") as stream:
             return stream.read(4) == _MAGIC
     except OSError:
         return False
 
 
 def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
-    """Join the reads of a file with its baskets.
+    """Join the reads of a file with its baskets; what is not known is left out.
 
     A read that covers several baskets may have been made for some of them alone: ROOT fills the gaps
-    between wanted baskets up to 256 kB, uproot up to 32 kB. The recorder knows the wanted blocks of
-    ROOT's vector reads. Of other reads, those baskets at an edge were wanted, and further ones perhaps:
-    the number of branches is then a range, and what was over-read is not known. Where all baskets
-    are covered, as by a copy, all were read.
+    between wanted blocks up to 256 kB, uproot up to 32 kB. The recorder knows the wanted blocks of
+    ROOT's vector reads, which join adjacent baskets and no others. Of other reads, those baskets at an
+    edge were wanted, and further ones perhaps: the number of branches is then a range, and what was
+    over-read is not known. Where all baskets are covered, as by a copy, all were read.
     """
     ranges = file.merge_ranges()
     names = _name_branches(baskets)
@@ -191,13 +239,13 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
         for number, basket in enumerate(baskets)
         if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
     ]
-    joins = _count_reads(_join_sequential(file.list_reads()), baskets)
-    edges = _count_reads(file.wanted, baskets).edges if file.wanted else joins.edges
     covered = dict.fromkeys(names[number] for number in fetched)
-    branches = {names[number] for number in edges} & covered.keys()
+    wanted, is_exact = _find_wanted(file, baskets)
+    branches = {names[number] for number in wanted} & covered.keys()
     if len(fetched) == len(baskets):
         branches = set(covered)
-    is_exact = bool(file.wanted) or joins.longest <= 1 or len(branches) == len(covered)
+    is_exact = is_exact or len(branches) == len(covered)
+    reads = _join_sequential(file.list_reads())
     document: Dict[str, Any] = {
         "trees": sorted({basket.tree for basket in baskets}),
         "branches": len(set(names)),
@@ -205,7 +253,7 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
         "branches_most": len(branches) if is_exact else len(covered),
         "names": [branch for branch in covered if branch in branches][:MAX_BRANCHES],
         "baskets": len(baskets),
-        "baskets_repeated": sum(count > 1 for count in joins.counts),
+        "baskets_repeated": sum(count > 1 for count in _count_reads(reads, baskets).counts),
         "other_bytes": sum(end - start for start, end in ranges) - sum(sizes),
     }
     document.update(_sum_baskets([baskets[n] for n in fetched if names[n] in branches]))
@@ -214,6 +262,17 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
         document["branches_spanned"] = len(covered) - len(branches)
         document["over_read_bytes"] = sum(unwanted)
     return document
+
+
+def _find_wanted(file: FileReads, baskets: Sequence[Basket]) -> Tuple[Set[int], bool]:
+    """Find the baskets that were certainly wanted; return their numbers, and whether these are all."""
+    blocks = _count_reads(file.wanted, baskets)
+    others = [
+        read for number, read in enumerate(file.list_reads()) if number not in file.vector_reads
+    ]
+    joins = _count_reads(_join_sequential(others), baskets)
+    wanted = {number for number, count in enumerate(blocks.counts) if count}
+    return wanted | joins.edges, joins.longest <= 1
 
 
 def _name_branches(baskets: Sequence[Basket]) -> List[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .recorder import INTERNET, ProcessNotes
 
@@ -32,7 +32,8 @@ class FileReads:
         skipped_backward: bytes from there back to reads that began before it.
         is_complete: whether ``offsets`` holds every read.
         sizes: reads by range of their size, of a tool that counts these where it notes no offsets.
-        wanted: blocks that ROOT wanted of longer reads, with offset and length.
+        wanted: blocks that ROOT wanted of its vector reads, with offset and length.
+        vector_reads: numbers of these reads.
     """
 
     path: str
@@ -52,6 +53,7 @@ class FileReads:
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: Dict[str, int] = field(default_factory=dict)
     wanted: List[Tuple[int, int]] = field(default_factory=list)
+    vector_reads: Set[int] = field(default_factory=set)
 
     @property
     def is_software(self) -> bool:
@@ -69,6 +71,11 @@ class FileReads:
         self.skipped_forward += max(0, skipped)
         self.skipped_backward += max(0, -skipped)
         return offset + length
+
+    def add_wanted_block(self, offset: int, length: int) -> None:
+        """Add a block that ROOT wanted of the last read."""
+        self.wanted.append((offset, length))
+        self.vector_reads.add(len(self.offsets) - 1)
 
     def list_reads(self) -> List[Tuple[int, int]]:
         """List offset and length of each read."""
@@ -131,7 +138,7 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
             if file.is_connection:
                 continue
             if read.is_wanted_block:
-                file.wanted.append((read.offset, read.length))
+                file.add_wanted_block(read.offset, read.length)
                 continue
             ends[read.file] = file.add_read(read.offset, read.length, ends[read.file])
     return by_path

@@ -43,8 +43,7 @@ enum { FIRST_FILES = 64, FIRST_EVENTS = 1024 };
    Both grow as they fill up, since batch systems count what a job's files could hold. */
 struct Header {
    uint64_t magic;
-   uint32_t pid, parent;
-   uint32_t max_files, max_events;
+   uint32_t pid, parent, max_files, max_events;
    _Atomic uint64_t events; /* may exceed max_events: the others are only in the sums of their file */
    _Atomic uint32_t files, lost_files;
    _Atomic uint32_t flags, unused;
@@ -500,10 +499,11 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
 {
    static _Bool (*real)(void *, char *, long long *, int *, int);
    Dl_info caller;
-   if (!real && dladdr(__builtin_return_address(0), &caller)) {
-      /* ROOT's library may be loaded for its user alone, so that it is no next one of this. */
-      void *library = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-      *(void **)&real = library ? dlsym(library, READ_BUFFERS) : NULL;
+   if (!real) {
+      /* ROOT's library may be loaded for its user alone; code that ROOT compiles is in none. */
+      int is_library = dladdr(__builtin_return_address(0), &caller);
+      void *library = dlopen(is_library ? caller.dli_fname : "libRIO.so", RTLD_LAZY | RTLD_NOLOAD);
+      *(void **)&real = dlsym(library ? library : RTLD_NEXT, READ_BUFFERS);
    }
    if (!real)
       return 1; /* ROOT reports that it could not read */

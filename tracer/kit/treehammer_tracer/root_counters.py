@@ -69,5 +69,10 @@ class OutputReader:
 
 
 def short_name(name: str) -> str:
-    """Return the last word of a counter's name, by which a test declares it as a metric."""
+    """Return the last word of a counter's name."""
     return name.rpartition(".")[2]
+
+
+def metric_name(name: str) -> str:
+    """Return the name by which a test declares a counter as a metric: ``sz_read_payload``."""
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", short_name(name)).lower()
