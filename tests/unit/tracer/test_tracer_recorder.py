@@ -336,6 +336,23 @@ def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) ->
     assert "not every read" in describe_map(incomplete)["map_missing"]
 
 
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("exit 3", "has neither"), ("exit 1", "ended with 1"), ("echo '\"no file\"'", "no file")],
+)
+def test_python_that_lists_no_baskets_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    file = read_ranges(Path("root:"), (0, 10))
+    file.path = "root://door//a.root"
+    maps = file_map.map_files([file], "python3", {"PATH": str(tmp_path)})
+    assert reason in maps[file.path]["map_missing"]
+
+
 #: What the plug-in writes of two reads of one block, and a vector read of two.
 RECORDING = """\
 "9","Open","10.0","root://user@door//a.root?authz=x;16;0;0","10.1","[SUCCESS]",""

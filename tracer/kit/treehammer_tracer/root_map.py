@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import struct
 import sys
 from array import array
@@ -173,7 +174,9 @@ def make_lister() -> Callable[[str], Iterator[Row]]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer until the input ends; what ROOT and its logon scripts print is no answer."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     try:
         list_rows = make_lister()
     except ImportError:
@@ -184,7 +187,7 @@ def main() -> None:
             answer = list(list_rows(line.rstrip("\n")))
         except Exception as error:  # of any kind: files of later releases, doors, C++
             answer = " ".join(str(error).split()) or type(error).__name__
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
