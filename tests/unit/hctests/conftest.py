@@ -14,7 +14,10 @@ WriteTest = Callable[..., Path]
 
 @pytest.fixture
 def write_test(tmp_path: Path) -> WriteTest:
-    """Write a test folder; the text follows a minimal [test] table unless it has one itself."""
+    """Write a test folder; the text follows a minimal [test] table unless it has one itself.
+
+    Scripts are executable.
+    """
 
     def write(text: str = "", **files: str) -> Path:
         folder = tmp_path / "mine"
@@ -22,7 +25,9 @@ def write_test(tmp_path: Path) -> WriteTest:
         whole = text if "[test]" in text else MINIMAL_TEST_TOML + text
         (folder / "test.toml").write_text(whole, encoding="utf-8")
         for name, content in {"read_py": "print()\n", **files}.items():
-            (folder / name.replace("_", ".")).write_text(content, encoding="utf-8")
+            path = folder / name.replace("_", ".")
+            path.write_text(content, encoding="utf-8")
+            path.chmod(0o755 if content.startswith("#!") else 0o644)
         return folder
 
     return write

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -81,12 +82,8 @@ def test_show_prints_table_and_csv(run: Run, write_test: WriteTest) -> None:
     assert "variants 4, jobs 4, executions 8" in text
     assert "https" in text
     table = list(csv.DictReader(io.StringIO(run("show", folder, "--csv").output)))
-    assert [(row["door"], row["mine"]) for row in table] == [
-        ("root", "x"),
-        ("root", "y"),
-        ("https", "x"),
-        ("https", "y"),
-    ]
+    combinations = itertools.product(("root", "https"), ("x", "y"))
+    assert [(row["door"], row["mine"]) for row in table] == [*combinations]
 
 
 def test_show_refuses_invalid_parameters(run: Run, write_test: WriteTest) -> None:
@@ -108,12 +105,9 @@ def test_check_reports_all_mistakes(run: Run, write_test: WriteTest) -> None:
 
 
 def test_check_finds_syntax_errors_of_payloads(run: Run, write_test: WriteTest) -> None:
-    folder = write_test()
-    [payload] = folder.glob("*.py")
-    payload.write_text("import os\ndef read(:\n")
-    result = run("check", str(folder))
+    result = run("check", str(write_test(read_py="import os\ndef read(:\n")))
     assert result.return_value == 2
-    assert f"{payload.name}:2: invalid syntax (expected valid Python)" in result.output
+    assert "read.py:2: invalid syntax (expected valid Python)" in result.output
 
 
 @pytest.mark.parametrize(
@@ -250,10 +244,8 @@ def test_commits_are_of_the_series_that_they_form_alone(tests: TestRepository) -
 
 def test_commits_take_turns_and_releases_do_not(tests: TestRepository) -> None:
     groups = group_variants(tests.pin("v1", "main").definition, "file")
-    assert [[variant["root"] for variant in group.variants] for group in groups] == [
-        ["6.38.00"] * 2,
-        ["6.40.00"] * 2,
-    ]
+    releases = [[variant["root"] for variant in group.variants] for group in groups]
+    assert releases == [["6.38.00"] * 2, ["6.40.00"] * 2]
 
 
 def test_working_tree_is_compared_with_a_commit(tests: TestRepository) -> None:
@@ -278,7 +270,6 @@ def test_mistakes_name_the_commit(tests: TestRepository) -> None:
 
 
 def test_outside_git_there_are_no_commits(tests: TestRepository, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    tests.test.rename(outside)
+    outside = tests.test.rename(tmp_path / "outside")
     with pytest.raises(SourceError, match="not committed"):
         tests.pin("v1", "main", spec=str(outside))

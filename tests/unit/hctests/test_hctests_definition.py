@@ -23,7 +23,6 @@ from treehammer.hctests.definition.execution_order import expand_variants, group
 from treehammer.hctests.definition.toml_models import TestDefinition, build_test_schema
 
 WriteTest = Callable[..., Path]
-TEST_HEADER = '[test]\nname = "mine"\npayload = "read.py"\n'
 
 
 def only_problem(folder: Path) -> str:
@@ -74,18 +73,15 @@ def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
 
 
 def test_executable_payload_has_no_root(write_test: WriteTest) -> None:
-    folder = write_test('[test]\nname = "mine"\npayload = "./run.sh"\n', run_sh="#!/bin/sh\n")
-    (folder / "run.sh").chmod(0o755)
-    definition = load_definition(folder)
+    text = '[test]\nname = "mine"\npayload = "./run.sh"\n'
+    definition = load_definition(write_test(text, run_sh="#!/bin/sh\n"))
     assert definition.payload_kind == "executable"
     assert definition.test.payload == "run.sh"
     assert definition.axes["root"] == ("none",)
 
 
 def test_branch_list_is_one_of_the_files(write_test: WriteTest) -> None:
-    text = (
-        TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
-    )
+    text = 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
     folder = write_test(text, helper_h="", list_txt="a\n")
     assert load_definition(folder).test.files == ("test.toml", "read.py", "helper.h", "list.txt")
 
@@ -138,7 +134,7 @@ def test_tables_of_any_content_have_a_size(table: str, write_test: WriteTest) ->
 
 
 def test_link_out_of_the_folder_is_refused(tmp_path: Path, write_test: WriteTest) -> None:
-    folder = write_test(TEST_HEADER + 'files = ["inside.h", "outside.h"]\n')
+    folder = write_test('files = ["inside.h", "outside.h"]\n')
     (tmp_path / "secret").write_text("x")
     os.symlink("read.py", folder / "inside.h")
     os.symlink("../secret", folder / "outside.h")
@@ -146,7 +142,7 @@ def test_link_out_of_the_folder_is_refused(tmp_path: Path, write_test: WriteTest
 
 
 def test_link_to_a_file_of_a_test_beside_is_accepted(tmp_path: Path, write_test: WriteTest) -> None:
-    folder = write_test(TEST_HEADER + 'files = ["shared.h"]\n')
+    folder = write_test('files = ["shared.h"]\n')
     neighbor = tmp_path / "neighbor"
     neighbor.mkdir()
     (neighbor / "shared.h").write_text("x")
@@ -164,22 +160,18 @@ def test_lfs_pointer_is_refused(write_test: WriteTest) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        TEST_HEADER + 'passes = 1\n[matrix]\ncache = ["cold"]\n',
+        'passes = 1\n[matrix]\ncache = ["cold"]\n',
         '[test]\nname = "mine"\npayload = "run.sh"\npasses = 1\n',
     ],
     ids=["cold", "executable"],
 )
 def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
-    folder = write_test(text, run_sh="#!/bin/sh\n")
-    (folder / "run.sh").chmod(0o755)
-    assert load_definition(folder).test.passes == 1
+    assert load_definition(write_test(text, run_sh="#!/bin/sh\n")).test.passes == 1
 
 
 @pytest.fixture
 def overridden(write_test: WriteTest) -> Path:
-    text = (
-        TEST_HEADER
-        + """dataset = "one"
+    text = """dataset = "one"
 files = ["other.txt"]
 [matrix]
 root = ["6.38.00", "6.40.00"]
@@ -195,7 +187,6 @@ text = "1"
 number = 1
 deep = {er = 0.5}
 """
-    )
     return write_test(text, list_txt="", other_txt="")
 
 
@@ -241,7 +232,7 @@ def test_typed_keys_get_the_key_type(overridden: Path) -> None:
 
 
 def test_replaced_value_need_not_be_valid(write_test: WriteTest) -> None:
-    folder = write_test(TEST_HEADER + "repeats = 0\n[matrix]\nevents = [2]\n")
+    folder = write_test("repeats = 0\n[matrix]\nevents = [2]\n")
     changed = override(folder, "events=0.5", repeats="3")
     assert (changed.test.repeats, changed.axes["events"]) == (3, (0.5,))
     with pytest.raises(DefinitionError) as caught:
@@ -267,10 +258,7 @@ def test_twins_of_removed_formats_are_dropped() -> None:
     assert set(override(shipped, "format=rntuple").twins) == {"rntuple"}
 
 
-FORMATS = """[test]
-name = "mine"
-payload = "read.py"
-dataset = "d"
+FORMATS = """dataset = "d"
 [matrix]
 format = ["ttree", "rntuple"]
 [twins]
@@ -288,10 +276,7 @@ def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
 
-DATASETS = """[test]
-name = "mine"
-payload = "read.py"
-[matrix]
+DATASETS = """[matrix]
 dataset = ["a", "b"]
 [[include]]
 dataset = "c"
@@ -312,20 +297,18 @@ def test_datasets_are_an_axis_outside_the_identity(write_test: WriteTest) -> Non
 
 
 def test_typed_datasets_replace_those_of_the_file(write_test: WriteTest) -> None:
-    folder = write_test(DATASETS.partition("[matrix]")[0] + 'dataset = "d"')
+    folder = write_test('dataset = "d"')
     assert override(folder, "dataset=x,y").dataset_names == ("x", "y")
-    folder = write_test(DATASETS)
-    typed = override(folder, dataset="x")
-    assert typed.dataset_names == ("x",)
+    assert override(write_test(DATASETS), dataset="x").dataset_names == ("x",)
 
 
 def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
     folder = write_test(
-        '[test]\nname = "mine"\npayload = "read.py"\nimports = ["prepare", "a.b"]\n'
-        'load = ["libMine.so", "/cvmfs/x/libOther.so.3"]\nfiles = ["libMine_rdict.pcm"]'
+        'imports = ["prepare", "a.b"]\nload = ["libMine.so", "/cvmfs/x/libOther.so.3"]\n'
+        'files = ["libMine_rdict.pcm"]'
     )
-    (folder / "libMine.so").touch()
-    (folder / "libMine_rdict.pcm").touch()
+    for name in ("libMine.so", "libMine_rdict.pcm"):
+        (folder / name).touch()
     definition = load_definition(folder)
     assert definition.test.load == ("libMine.so", "/cvmfs/x/libOther.so.3")
     assert definition.test.imports == ("prepare", "a.b")
@@ -341,19 +324,17 @@ def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
     ],
 )
 def test_missing_libraries_are_reported(write_test: WriteTest, keys: str, expected: str) -> None:
-    folder = write_test(f'[test]\nname = "mine"\npayload = "read.py"\n{keys}')
-    (folder / "libMine.so").touch()
-    (folder / "libMine_rdict.pcm").touch()
+    folder = write_test(keys)
+    for name in ("libMine.so", "libMine_rdict.pcm"):
+        (folder / name).touch()
     assert expected in only_problem(folder)
 
 
 @pytest.mark.parametrize("load", ["", "[load]\nstep_s = 1.0"])
 def test_reads_in_states_of_a_cache_bundle_doors(write_test: WriteTest, load: str) -> None:
-    text = f'server_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n{load}'
     # One pass counts, since each execution reads once.
-    test = '[test]\nname = "mine"\npayload = "read.py"\npasses = 1'
-    folder = write_test(f"{test}\n[matrix]\n{text}")
-    assert load_definition(folder).bundles_doors
+    text = 'passes = 1\n[matrix]\nserver_cache = ["half"]\ndoor = ["a", "b"]\nbundle = ["door"]\n'
+    assert load_definition(write_test(text + load)).bundles_doors
 
 
 DOCUMENT = """# a comment

@@ -36,14 +36,16 @@ MATRIX = (
 BEFORE = '[before]\ncommand = "apply.sh"\nsettings = ["server_threads"]\n'
 
 
-def write_command(write_test: WriteTest, text: str, script: str = "#!/bin/sh\n") -> Path:
-    folder = write_test(text, apply_sh=script)
-    (folder / "apply.sh").chmod(0o755)
-    return folder
+def pin(folder: Path) -> PinnedTest:
+    return pinned_tests.pin_test(str(folder), load_settings({}, environ={}, folder=folder))
+
+
+def hash_of(folder: Path) -> str:
+    return compute_test_hash(pin(folder))
 
 
 def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
-    folder = write_command(write_test, MATRIX + BEFORE)
+    folder = write_test(MATRIX + BEFORE, apply_sh="#!/bin/sh\n")
     definition = load_definition(folder)
     assert definition.server_command == ServerCommand("apply.sh", {"server_threads": 20}, 60.0)
     assert "apply.sh" in definition.test.files
@@ -51,15 +53,8 @@ def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None
         folder, axes={"server_threads": ["70", "20"]}, settings={"repeats": "2"}
     )
     assert changed.server_command == ServerCommand("apply.sh", {"server_threads": 70}, 60.0)
-    hashes = set()
-    settings = load_settings({}, environ={}, folder=folder)
-    for text, script in (
-        (BEFORE, "#!/bin/sh\n"),
-        (BEFORE, "#!/bin/sh\nexit\n"),
-        ("", "#!/bin/sh\n"),
-    ):
-        write_command(write_test, MATRIX + text, script)
-        hashes.add(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
+    contents = ((BEFORE, "#!/bin/sh\n"), (BEFORE, "#!/bin/sh\nexit\n"), ("", "#!/bin/sh\n"))
+    hashes = {hash_of(write_test(MATRIX + text, apply_sh=script)) for text, script in contents}
     assert len(hashes) == 3
 
 
@@ -67,7 +62,7 @@ def test_command_must_be_an_executable_of_the_test(write_test: WriteTest) -> Non
     with pytest.raises(DefinitionError) as caught:
         load_definition(write_test(MATRIX + BEFORE))
     assert "before.command: there is no file 'apply.sh'" in caught.value.problems[0]
-    folder = write_command(write_test, MATRIX + BEFORE)
+    folder = write_test(MATRIX + BEFORE, apply_sh="#!/bin/sh\n")
     (folder / "apply.sh").chmod(0o644)
     with pytest.raises(DefinitionError) as caught:
         load_definition(folder)
@@ -83,9 +78,7 @@ outputs = ["libfix.so"]
 
 
 def write_build(write_test: WriteTest, text: str = BUILD, patch: str = "+1\n") -> Path:
-    folder = write_test(text, make_sh="#!/bin/sh\n", fix_patch=patch)
-    (folder / "make.sh").chmod(0o755)
-    return folder
+    return write_test(text, make_sh="#!/bin/sh\n", fix_patch=patch)
 
 
 def test_build_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
@@ -94,18 +87,10 @@ def test_build_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
     assert definition.build_command == BuildCommand("make.sh", ("libfix.so",), (), 600.0)
     assert {"make.sh", "fix.patch"} <= set(definition.test.files)
     assert load_definition(folder, settings={"repeats": "2"}).build == definition.build
-    settings = load_settings({}, environ={}, folder=folder)
-    hashes = []
-    for text, patch in (
-        (BUILD, "+1\n"),
-        (BUILD, "+2\n"),
-        (f'{BUILD}preload = ["libfix.so"]\n', "+1\n"),
-        (f"{BUILD}timeout_s = 5\n", "+1\n"),
-    ):
-        write_build(write_test, text, patch)
-        hashes.append(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
-    assert len({*hashes[:3]}) == 3
-    assert hashes[3] == hashes[0]
+    same = hash_of(write_build(write_test))
+    preloaded = hash_of(write_build(write_test, f'{BUILD}preload = ["libfix.so"]\n'))
+    assert len({same, preloaded, hash_of(write_build(write_test, patch="+2\n"))}) == 3
+    assert hash_of(write_build(write_test, f"{BUILD}timeout_s = 5\n")) == same
 
 
 LOAD = """[load]
@@ -117,10 +102,7 @@ ceiling = {opens_per_s = 200, clients = 100}
 
 
 def test_outputs_are_loaded_without_being_files_of_the_test(write_test: WriteTest) -> None:
-    folder = write_build(write_test)
-    text = (folder / "test.toml").read_text().replace("[test]", '[test]\nload = ["libfix.so"]', 1)
-    (folder / "test.toml").write_text(text)
-    definition = load_definition(folder)
+    definition = load_definition(write_build(write_test, f'load = ["libfix.so"]{BUILD}'))
     assert definition.test.load == ("libfix.so",)
     assert "libfix.so" not in definition.test.files
 
@@ -140,10 +122,6 @@ def test_variables_are_added_and_replaced(write_test: WriteTest) -> None:
     assert changed.environment == {"A": "at {cache_mb} MB", "B": "1"}
     assert changed.test.record
     assert not definition.test.record
-
-
-def pin(folder: Path) -> PinnedTest:
-    return pinned_tests.pin_test(str(folder), load_settings({}, environ={}, folder=folder))
 
 
 def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
@@ -202,23 +180,7 @@ def test_show_describes_the_load(write_test: WriteTest) -> None:
     ) in shown
 
 
-TEST = """[test]
-name = "mine"
-payload = "read.py"
-headline = [{headline}]
-
-[metrics.frames_hz]
-unit = "Hz"
-better = "higher"
-
-[metrics.depth]
-"""
 OWN = {"frames_hz": MetricTable(unit="Hz", better="higher"), "depth": MetricTable()}
-
-
-def write_headline(write_test: WriteTest, *names: str, load: bool = True) -> Path:
-    text = TEST.format(headline=", ".join(f'"{name}"' for name in names))
-    return write_test(text + ("\n[load]\n" if load else ""))
 
 
 def test_metrics_have_unit_and_direction() -> None:
@@ -241,13 +203,11 @@ def test_metrics_have_unit_and_direction() -> None:
 
 
 def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) -> None:
-    folder = write_headline(write_test, "open_p99_s", "rate_hz")
+    folder = write_test('headline = ["open_p99_s", "rate_hz"]\n[load]\n')
     definition = load_definition(folder)
     assert definition.test.headline == ("open_p99_s", "rate_hz")
-    settings = load_settings({}, environ={}, folder=folder)
-    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
-    write_headline(write_test, "eff_job")
-    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    before = hash_of(folder)
+    assert hash_of(write_test('headline = ["eff_job"]\n[load]\n')) == before
     changed = load_definition(folder, settings={"headline": '["eff_job"]', "repeats": "2"})
     assert changed.test.headline == ("eff_job",)
 
@@ -277,9 +237,7 @@ at_most = 12
 
 
 def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTest) -> None:
-    folder = write_test(LIMIT_MATRIX)
-    settings = load_settings({}, environ={}, folder=folder)
-    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    before = hash_of(write_test(LIMIT_MATRIX))
     folder = write_test(LIMIT_MATRIX + LIMITS)
     definition = load_definition(folder)
     assert definition.expect == (
@@ -288,7 +246,7 @@ def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTes
             metric="depth", at_most=9, at_least=4, sites={"SITE_A": SiteLimitTable(at_most=12)}
         ),
     )
-    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    assert hash_of(folder) == before
     assert [*definition.expect[1].list_bounds("SITE_A")] == [("at_most", 12), ("at_least", 4)]
     assert [*definition.expect[1].list_bounds("local")] == [("at_most", 9), ("at_least", 4)]
 
