@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -34,6 +33,10 @@ from treehammer.text_formatting import no_progress
 
 PLATFORM = "x86_64-el9-gcc13-opt"
 VIEWS = "sft.cern.ch/lcg/views"
+RELEASE = "ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt"
+NIGHTLY = "sft-nightlies.cern.ch/lcg/views/dev3"
+OWN_SCRIPT = "my.site.org/root/setup.sh"
+APPTAINER = "apptainer exec --bind {folders} /images/me@home.sif"
 
 
 @pytest.mark.parametrize(
@@ -49,12 +52,7 @@ VIEWS = "sft.cern.ch/lcg/views"
         ("path:/opt/me@home/root", "path", "", "/opt/me@home/root"),
         ("xrootd:6.2.1", "xrootd", "6.2.1", ""),
         ("xrootd:./client", "xrootd", "", "/base/client"),
-        (
-            "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00",
-            "wrap",
-            "6.38.00",
-            "apptainer exec --bind {folders} /images/me@home.sif",
-        ),
+        (f"wrap:{APPTAINER}@6.38.00", "wrap", "6.38.00", APPTAINER),
         (f"cvmfs:LCG_106/{PLATFORM}", "cvmfs", "", f"{VIEWS}/LCG_106/{PLATFORM}"),
         (
             f"cvmfs:LCG_106b_ATLAS_1/{PLATFORM}@6.32.02",
@@ -63,24 +61,9 @@ VIEWS = "sft.cern.ch/lcg/views"
             f"{VIEWS}/LCG_106b_ATLAS_1/{PLATFORM}",
         ),
         (f"cvmfs:dev3/latest/{PLATFORM}", "cvmfs", "", f"{VIEWS}/dev3/latest/{PLATFORM}"),
-        (
-            "cvmfs:ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
-            "cvmfs",
-            "6.38.00",
-            "sft.cern.ch/lcg/app/releases/ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
-        ),
-        (
-            "cvmfs:sft-nightlies.cern.ch/lcg/views/dev3",
-            "cvmfs",
-            "",
-            "sft-nightlies.cern.ch/lcg/views/dev3",
-        ),
-        (
-            "cvmfs:my.site.org/root/setup.sh@6.40/01",
-            "cvmfs",
-            "6.40.01",
-            "my.site.org/root/setup.sh",
-        ),
+        (f"cvmfs:{RELEASE}", "cvmfs", "6.38.00", f"sft.cern.ch/lcg/app/releases/{RELEASE}"),
+        (f"cvmfs:{NIGHTLY}", "cvmfs", "", NIGHTLY),
+        (f"cvmfs:{OWN_SCRIPT}@6.40/01", "cvmfs", "6.40.01", OWN_SCRIPT),
     ],
 )
 def test_request_names_provider_version_and_location(
@@ -93,7 +76,7 @@ def test_request_names_provider_version_and_location(
 def _executable(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    path.chmod(0o755)
 
 
 def _fake_root(folder: Path, *, python: str = "", script: str = "") -> Path:
@@ -114,8 +97,8 @@ def _fake_root(folder: Path, *, python: str = "", script: str = "") -> Path:
 
 
 def _setup_path(folder: Path, **env: str) -> providers.SoftwareSetup:
-    request = providers.prepare_software(providers.parse_software_request(f"path:{folder}"), folder)
-    return providers.setup_software(request, {"PATH": os.environ["PATH"], **env}, "/the/kit")
+    request = prepare_software(parse_software_request(f"path:{folder}"), folder)
+    return setup_software(request, {"PATH": os.environ["PATH"], **env}, "/the/kit")
 
 
 def test_build_is_sourced_without_foreign_paths(tmp_path: Path) -> None:
@@ -133,10 +116,6 @@ def test_build_is_sourced_without_foreign_paths(tmp_path: Path) -> None:
     assert ready.build_command("python", "/p/read.py") == [ready.python, "/p/read.py"]
     assert ready.build_command("executable", "/p/read.sh") == ["/p/read.sh"]
     assert ready.build_command("macro", "/p/read.C")[-1] == "/p/read.C"
-
-
-def test_path_may_name_the_script(tmp_path: Path) -> None:
-    root = _fake_root(tmp_path / "root")
     assert _setup_path(root / "bin" / "thisroot.sh").env["ROOTSYS"] == str(root)
 
 
@@ -161,9 +140,7 @@ def test_broken_build_names_the_cause(
 
 def test_missing_build_is_refused_at_preparation(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="does not exist") as error:
-        providers.prepare_software(
-            providers.parse_software_request(f"path:{tmp_path}/nothing"), tmp_path
-        )
+        prepare_software(parse_software_request(f"path:{tmp_path}/nothing"), tmp_path)
     assert error.value.failure.kind == "missing"
 
 
@@ -172,30 +149,24 @@ def test_incomplete_environment_is_neither_used_nor_completed_by_a_job(tmp_path:
     _executable(folder / "bin" / "python", "#!/bin/sh\n")
     request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(folder))
     with pytest.raises(ExecutionError, match="a job never does") as error:
-        providers.setup_software(request, dict(os.environ), "/the/kit")
+        setup_software(request, dict(os.environ), "/the/kit")
     assert error.value.failure.kind == "missing"
     assert providers.list_prepared_releases(tmp_path) == {}
 
 
-def test_current_requires_a_root(tmp_path: Path) -> None:
+def test_current_requires_a_root_and_keeps_the_environment(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="finds no module ROOT"):
-        providers.setup_software(
-            providers.parse_software_request("current"), {"PATH": str(tmp_path)}, "/the/kit"
-        )
+        setup_software(parse_software_request("current"), {"PATH": str(tmp_path)}, "/the/kit")
 
-
-def test_current_keeps_the_environment(tmp_path: Path) -> None:
     (tmp_path / "ROOT.py").write_text("")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
-    ready = providers.setup_software(providers.parse_software_request("current"), env, "/the/kit")
+    ready = setup_software(parse_software_request("current"), env, "/the/kit")
     assert ready.python == sys.executable
     assert ready.env["PYTHONPATH"] == f"/the/kit:{tmp_path}"
 
 
 def test_macro_requires_a_root(tmp_path: Path) -> None:
-    ready = providers.setup_software(
-        providers.parse_software_request("none"), {"PATH": "/bin"}, "/the/kit"
-    )
+    ready = setup_software(parse_software_request("none"), {"PATH": "/bin"}, "/the/kit")
     assert ready.build_command("executable", "/p/run.sh") == ["/p/run.sh"]
     with pytest.raises(ExecutionError, match="ROOT macro"):
         ready.build_command("macro", "/p/read.C")
@@ -220,7 +191,7 @@ def test_unusable_software_is_refused_before_a_job_is_sent(
         (root / "bin" / "root-config").unlink()
     else:
         (root / "lib" / "ROOT.py").write_text(f"{module}\n")
-    request = providers.parse_software_request(request_.format(root))
+    request = parse_software_request(request_.format(root))
     if not problem:
         assert prepare_root(request, tmp_path, no_progress) == request
         return
@@ -296,12 +267,12 @@ def prefix(tmp_path: Path) -> str:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "ROOT.py").write_text("")
     script = tmp_path / "run it"
-    script.write_text(
+    _executable(
+        script,
         f'#!/bin/sh\nprintf "%s " "$1" > {tmp_path}/called; shift\n'
         f'exec env -i PATH="{Path(sys.executable).parent}:/usr/bin:/bin" '
-        f'PYTHONPATH={tmp_path}/inside "$@"\n'
+        f'PYTHONPATH={tmp_path}/inside "$@"\n',
     )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return f"'{script}'"
 
 
@@ -315,11 +286,8 @@ def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> No
     command = ready.build_command("python", "/usr/read.py", {"NAME": "two words"})
     assert command[:2] == [str(tmp_path / "run it"), f"{tmp_path},/usr,/bin,/etc:{tmp_path}"]
     assert command[-4:] == ["env", "NAME=two words", "python3", "/usr/read.py"]
-    assert ready.build_command("macro", "/usr/x.C")[-3:] == [
-        "-c",
-        "import treehammer_kit; treehammer_kit.run_macro()",
-        "/usr/x.C",
-    ]
+    macro = ready.build_command("macro", "/usr/x.C")[-3:]
+    assert macro == ["-c", "import treehammer_kit; treehammer_kit.run_macro()", "/usr/x.C"]
     assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
 
 
@@ -419,14 +387,10 @@ def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
     assert providers.list_prepared_wheels(tmp_path) == []
 
 
-LISTING = """ROOT (6.42.0)
-Available versions: 6.42.0, 0.1a13, 0.1a12, 0.1a10
-"""
-
-
 def test_listing_names_releases_and_unknown_wheels() -> None:
     expected = ["6.42.00", "wheel:0.1a13", "6.40.00", "6.38.00"]
-    assert root_releases.parse_index_listing(LISTING) == expected
+    listing = "ROOT (6.42.0)\nAvailable versions: 6.42.0, 0.1a13, 0.1a12, 0.1a10\n"
+    assert root_releases.parse_index_listing(listing) == expected
     assert root_releases.parse_index_listing("") == []
 
 
@@ -468,6 +432,14 @@ def test_known_release_must_report_its_version(text: str, release: str, wheel: s
 OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
 
 
+def miss_index() -> list[str]:
+    raise SoftwareError("no route to the index")
+
+
+def check_wheel(text: str, folder: Path) -> None:
+    root_releases.check_unknown_wheels([parse_software_request(text)], folder, where="-P root")
+
+
 def test_unknown_releases_are_refused() -> None:
     for text in ("wheel:6.41.00", "0.1a13", "wheel:new"):
         with pytest.raises(ValueError, match=r"no wheel of ROOT|names no ROOT"):
@@ -492,53 +464,30 @@ def test_releases_are_described_by_cycle_and_state() -> None:
 def test_command_lists_cached_releases_without_network(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail() -> list[str]:
-        raise SoftwareError("no route to the index")
-
-    monkeypatch.setattr("treehammer.collectors.cli.list_root_releases", fail)
+    monkeypatch.setattr("treehammer.collectors.cli.list_root_releases", miss_index)
     monkeypatch.setattr("treehammer.collectors.cli.list_cached_releases", lambda _: ["6.38.00"])
     result = CliRunner().invoke(
         cli, ["--cache-dir", str(tmp_path), "--data-dir", str(tmp_path), "releases", "--json"]
     )
     assert result.stderr == "Only cached releases are listed: no route to the index\n"
-    assert json.loads(result.stdout) == [
-        {
-            "release": "6.38.00",
-            "cycle": "6.38",
-            "wheel": "0.1a10",
-            "is_cached": True,
-            "is_newest": None,
-        }
-    ]
+    names = {"release": "6.38.00", "cycle": "6.38", "wheel": "0.1a10"}
+    assert json.loads(result.stdout) == [{**names, "is_cached": True, "is_newest": None}]
 
 
 def test_wheel_that_the_index_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(root_releases, "list_root_releases", lambda: OFFERED)
-
-    def check(text: str) -> None:
-        root_releases.check_unknown_wheels(
-            [parse_software_request(text)], tmp_path, where="-P root"
-        )
-
     for offered in ("wheel:0.1a13", "wheel:0.1a12", "6.37.01", "current"):
-        check(offered)
+        check_wheel(offered, tmp_path)
     with pytest.raises(ConfigError, match=r"no wheel 0\.1a14 of ROOT .*\n.*mean 'wheel:0\.1a13'"):
-        check("wheel:0.1a14")
-    with pytest.raises(
-        ConfigError, match=r"no wheel 6\.42\.0 of ROOT for Python 3.*\n.*wheel:0\.1a13"
-    ):
-        check("6.42.00")
+        check_wheel("wheel:0.1a14", tmp_path)
+    with pytest.raises(ConfigError, match=r"no wheel 6\.42\.0 of ROOT for Python 3.*\n.*:0\.1a13"):
+        check_wheel("6.42.00", tmp_path)
 
 
 def test_unknown_wheel_is_left_to_pip_without_network(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail() -> list[str]:
-        raise SoftwareError("no route")
-
-    monkeypatch.setattr(root_releases, "list_root_releases", fail)
-    root_releases.check_unknown_wheels(
-        [parse_software_request("wheel:0.1a14")], tmp_path, where="-P root"
-    )
+    monkeypatch.setattr(root_releases, "list_root_releases", miss_index)
+    check_wheel("wheel:0.1a14", tmp_path)
