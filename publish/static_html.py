@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from xml.etree.ElementTree import Element, SubElement, TreeBuilder, tostring
@@ -58,8 +59,9 @@ class StaticPage:
 
     def render(self) -> str:
         """Render the page with as many rows of its tables as fit; its data files have them all."""
+        rewriting = _Rewriting(self)
         for limits in _ROW_LIMITS:
-            text = _Rewriting(self, *limits).render()
+            text = rewriting.render(*limits)
             if len(text.encode()) <= MAX_PAGE_BYTES:
                 break
         return text
@@ -104,29 +106,32 @@ def _parse(markup: str) -> Element:
 class _Rewriting:
     """The tree of a page that becomes static."""
 
-    def __init__(self, page: StaticPage, max_rows: int, max_matrix_rows: int) -> None:
+    def __init__(self, page: StaticPage) -> None:
         self._page = page
-        self._max_rows, self._max_matrix_rows = max_rows, max_matrix_rows
         self._drawings: list[str] = []
         self._root = _parse(page.markup)
-
-    def render(self) -> str:
-        """Rewrite the tree and render it."""
         self._clean(self._root)
-        parents = {child: parent for parent in self._root.iter() for child in parent}
-        for table in self._root.iter("table"):
-            self._shorten_table(table, parents[parents[table]])
-        for items in [*self._root.iter("ul"), *self._root.iter("ol")]:
-            self._shorten(items, "li", self._max_rows)
+        for table in filter(_is_matrix, self._root.iter("table")):
+            _shorten_cells(table)
         head = self._root.find("head")
         assert head is not None
         for link in [link for link in head.iter("link") if link.get("rel") == "alternate"]:
             head.remove(link)
-        kinds = {self._page.feed: "application/atom+xml", self._page.data: "application/json"}
+        kinds = {page.feed: "application/atom+xml", page.data: "application/json"}
         for address, kind in kinds.items():
             SubElement(head, "link", rel="alternate", type=kind, href=address)
         self._complete_footer()
-        text = tostring(self._root, encoding="unicode", method="html")
+
+    def render(self, max_rows: int, max_matrix_rows: int) -> str:
+        """Render the tree with so many rows of each table, and of each matrix."""
+        root = deepcopy(self._root)
+        parents = {child: parent for parent in root.iter() for child in parent}
+        for table in root.iter("table"):
+            limit = max_matrix_rows if _is_matrix(table) else max_rows
+            _shorten_table(table, parents[parents[table]], limit)
+        for items in [*root.iter("ul"), *root.iter("ol")]:
+            _shorten(items, "li", max_rows)
+        text = tostring(root, encoding="unicode", method="html")
         for number, drawing in enumerate(self._drawings):
             text = text.replace(_placeholder(number), drawing)
         return f"<!DOCTYPE html>\n{text}\n"
@@ -200,41 +205,6 @@ class _Rewriting:
             if child.tag == "noscript":
                 _remove(plot, child)
 
-    def _shorten_table(self, table: Element, section: Element) -> None:
-        """Leave out rows beyond the limit; a matrix has short cells and more rows.
-
-        Args:
-            section: contains the table, and the note on rows that the service does not show.
-        """
-        is_matrix = "matrix" in table.get("class", "").split()
-        if is_matrix:
-            _shorten_cells(table)
-        limit = self._max_matrix_rows if is_matrix else self._max_rows
-        for body in table.iter("tbody"):
-            note = section.find("p")
-            missing = _MISSING_ROWS.search("".join(note.itertext())) if note is not None else None
-            hidden = int(missing[2].replace(",", "")) - int(missing[1]) if missing else 0
-            row = self._shorten(body, "tr", limit, hidden)
-            if row is not None:
-                row.tag = "td"
-                row.set("colspan", str(len(body[0])))
-                body[-1] = Element("tr")
-                body[-1].append(row)
-                if missing and note is not None:
-                    section.remove(note)
-
-    def _shorten(self, parent: Element, tag: str, limit: int, hidden: int = 0) -> Element | None:
-        """Leave out elements beyond the limit; return the one that says how many, with those hidden before."""
-        rest = [*parent][limit:]
-        if not rest:
-            return None
-        for child in rest:
-            parent.remove(child)
-        remainder = SubElement(parent, tag)
-        remainder.text = f"{len(rest) + hidden:,} more in the "
-        SubElement(remainder, "a", href=f"#{_DATA_FILES}").text = "data"
-        return remainder
-
     def _complete_footer(self) -> None:
         """Add the files of the page to its footer."""
         paragraph = self._root.find("body/footer/p")
@@ -293,6 +263,44 @@ def _unlink_marks(specification: dict[str, object], resolve: Resolve) -> None:
 def _list_rows(datasets: dict[str, list[dict[str, object]]]) -> Iterator[dict[str, object]]:
     for rows in datasets.values():
         yield from rows
+
+
+def _is_matrix(table: Element) -> bool:
+    """Return whether a table is a matrix, which has short cells and more rows."""
+    return "matrix" in table.get("class", "").split()
+
+
+def _shorten_table(table: Element, section: Element, limit: int) -> None:
+    """Leave out rows beyond the limit.
+
+    Args:
+        section: contains the table, and the note on rows that the service does not show.
+    """
+    for body in table.iter("tbody"):
+        note = section.find("p")
+        missing = _MISSING_ROWS.search("".join(note.itertext())) if note is not None else None
+        hidden = int(missing[2].replace(",", "")) - int(missing[1]) if missing else 0
+        row = _shorten(body, "tr", limit, hidden)
+        if row is not None:
+            row.tag = "td"
+            row.set("colspan", str(len(body[0])))
+            body[-1] = Element("tr")
+            body[-1].append(row)
+            if missing and note is not None:
+                section.remove(note)
+
+
+def _shorten(parent: Element, tag: str, limit: int, hidden: int = 0) -> Element | None:
+    """Leave out elements beyond the limit; return the one that says how many, with those hidden before."""
+    rest = [*parent][limit:]
+    if not rest:
+        return None
+    for child in rest:
+        parent.remove(child)
+    remainder = SubElement(parent, tag)
+    remainder.text = f"{len(rest) + hidden:,} more in the "
+    SubElement(remainder, "a", href=f"#{_DATA_FILES}").text = "data"
+    return remainder
 
 
 def _shorten_cells(table: Element) -> None:
