@@ -8,7 +8,7 @@ share; they are read once and kept in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -121,6 +121,7 @@ def literal_text(text: str) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{text}'")
 
 
+@cache
 def outcome_column() -> sa.ColumnElement[str]:
     """Label of a measurement's outcome."""
     failure_class, kind = measurement.c.failure_class, measurement.c.failure_kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -9,7 +10,8 @@ from treehammer.verticals import import_parts
 from treehammer.web.page import Page
 
 
-def load_pages() -> list[Page]:
+@cache
+def load_pages() -> tuple[Page, ...]:
     """Import the modules of these packages, and return the pages that they declare by position."""
     folders = {
         __name__: __path__,
@@ -26,4 +28,4 @@ def load_pages() -> list[Page]:
         for value in vars(module).values()
         if isinstance(value, Page) and value.build.__module__ == module.__name__
     ]
-    return sorted(pages, key=lambda page: page.position)
+    return tuple(sorted(pages, key=lambda page: page.position))
