@@ -95,7 +95,11 @@ def compare_now(
         NothingToDoError: a side has no measurements, or nothing is comparable.
     """
     if max_read is not None:
-        _require_few_measurements(store, sides, max_read)
+        queries = [FigureQuery(selection=selection, kind=None) for selection in sides.selections]
+        with store.connection() as connection:
+            counts = [figure_sql.estimate_max_measurements(connection, q) for q in queries]
+        if sum(counts) > max_read:
+            raise TooManyMeasurementsError(sum(counts))
     loaded: list[list[DetailedSample]] = []
     for selection in sides.selections:
 
@@ -111,18 +115,6 @@ def compare_now(
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(query, samples)
     return add_changes(comparison, detailed).comparison
-
-
-def _require_few_measurements(store: ResultsReader, sides: ComparedSides, max_read: int) -> None:
-    with store.connection() as connection:
-        count = sum(
-            figure_sql.estimate_max_measurements(
-                connection, FigureQuery(selection=selection, kind=None)
-            )
-            for selection in sides.selections
-        )
-    if count > max_read:
-        raise TooManyMeasurementsError(count)
 
 
 def _load_samples(

@@ -316,9 +316,19 @@ def judge_family(
     relevant = adjust_for_looks([estimate.p_beyond(delta) for estimate in estimates], adjust, share)
     same = adjust_for_looks([estimate.p_within(delta) for estimate in estimates], adjust, share)
     different = adjust_for_looks([estimate.p for estimate in estimates], adjust, share)
-    return [
-        _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
-    ]
+    judgements = []
+    for estimate, beyond, within, nonzero in zip(estimates, relevant, same, different, strict=True):
+        if beyond.p <= ALPHA:
+            verdict = Verdict.FASTER if estimate.mean < 0 else Verdict.SLOWER
+            level = beyond.level
+        elif within.p <= ALPHA:
+            verdict, level = Verdict.SAME, 2 * within.level
+        else:
+            verdict = Verdict.DIFFERENT if nonzero.p <= ALPHA else Verdict.UNDECIDED
+            level = nonzero.level
+        planned_level = min(beyond.level, within.level)
+        judgements.append(Judgement(verdict, level, estimate.p, nonzero.p, planned_level))
+    return judgements
 
 
 def adjust_for_looks(
@@ -333,20 +343,6 @@ def adjust_for_looks(
     """
     adjusted = adjust([min(p / share, 1.0) for p in p_values])
     return [AdjustedTest(test.p, test.level * share) for test in adjusted]
-
-
-def _judge_estimate(
-    estimate: Estimate, relevant: AdjustedTest, same: AdjustedTest, different: AdjustedTest
-) -> Judgement:
-    if relevant.p <= ALPHA:
-        verdict = Verdict.FASTER if estimate.mean < 0 else Verdict.SLOWER
-        level = relevant.level
-    elif same.p <= ALPHA:
-        verdict, level = Verdict.SAME, 2 * same.level
-    else:
-        verdict = Verdict.DIFFERENT if different.p <= ALPHA else Verdict.UNDECIDED
-        level = different.level
-    return Judgement(verdict, level, estimate.p, different.p, min(relevant.level, same.level))
 
 
 def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
