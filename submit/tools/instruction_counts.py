@@ -43,8 +43,9 @@ COUNTED_PASSES = 2
 #: Seconds that valgrind may take to report its version.
 _START_TIMEOUT_S = 60
 _VALGRIND_REMEDY = "Install valgrind, e.g. apt install valgrind."
-#: Library of code that was compiled while the process ran.
+#: Library of code that ROOT's interpreter or the worker compiled, with the names of the worker's.
 COMPILED_AT_RUN_TIME = "(compiled at run time)"
+_BUILT_LIBRARY = re.compile(r"(loop|kit[-a-z]*)-[0-9a-f]{20}\.so")
 #: Functions without a symbol, whose addresses differ from run to run.
 UNNAMED = "(unnamed)"
 _NUMBERED_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
@@ -347,4 +348,6 @@ def _resolve_name(names: dict[str, str], text: str) -> str:
 def shorten_library(path: str) -> str:
     """Shorten a library's path to the part of its name that all releases share."""
     name = path.rpartition("/")[2]
-    return _LIBRARY_VERSION.sub(r"\1", name) if name not in ("", "???") else COMPILED_AT_RUN_TIME
+    if name in ("", "???") or _BUILT_LIBRARY.fullmatch(name):
+        return COMPILED_AT_RUN_TIME
+    return _LIBRARY_VERSION.sub(r"\1", name)

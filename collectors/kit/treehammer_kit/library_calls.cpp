@@ -1,7 +1,8 @@
 // The kit as a shared library that Python calls without PyROOT: one function calls all others by their
 // names, with arguments as text and results as JSON.
 //
-// TREEHAMMER_NTUPLE adds the reader of RNTuples, TREEHAMMER_FRAME that of data frames.
+// TREEHAMMER_NTUPLE adds the reader of RNTuples, TREEHAMMER_FRAME that of data frames, and
+// TREEHAMMER_CALLGRIND, the path of valgrind's header, the count of a loop's instructions.
 #include "kit.hpp"
 #ifdef TREEHAMMER_NTUPLE
 #include "ntuple_reader.hpp"
@@ -9,6 +10,10 @@
 
 #ifdef TREEHAMMER_FRAME
 #include "columns/dataframe.hpp"
+#endif
+
+#ifdef TREEHAMMER_CALLGRIND
+#include TREEHAMMER_CALLGRIND
 #endif
 
 #include <TEnv.h>
@@ -426,6 +431,13 @@ std::map<std::string, std::string (*)(const Arguments &)> MakeCalls()
       return Json(true);
    };
    calls["treehammer.FrameReader"] = [](const Arguments &) { return Address(new FrameReader); };
+#endif
+#ifdef TREEHAMMER_CALLGRIND
+   calls["treehammer.RunsUnderValgrind"] = [](const Arguments &) { return Json(RUNNING_ON_VALGRIND > 0); };
+   calls["treehammer.CountLoop"] = [](const Arguments &) {
+      TheLoopHooks() = {[] { CALLGRIND_START_INSTRUMENTATION; }, [] { CALLGRIND_STOP_INSTRUMENTATION; }};
+      return Json(true);
+   };
 #endif
    return calls;
 }

@@ -59,6 +59,7 @@ class LoopSource:
         folder: the payload's folder.
         frame: whether it is an analysis with RDataFrame.
         is_late: whether the payload writes the code itself, once a file has told the columns' types.
+        callgrind: path of valgrind's header where the loop's instructions are counted.
     """
 
     code: str
@@ -68,6 +69,7 @@ class LoopSource:
     folder: str
     frame: bool = False
     is_late: bool = False
+    callgrind: str = ""
 
     @property
     def key(self) -> str:
@@ -135,7 +137,7 @@ def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibrarie
         OSError: their copies cannot be written.
     """
     folder = os.environ.get(LIBRARIES_VARIABLE)
-    if not folder or not (loop.code or loop.is_late) or task.imports or task.counting:
+    if not folder or not (loop.code or loop.is_late) or task.imports:
         return None
     kit, loop_path = library_paths(folder, loop)
     try:
@@ -160,6 +162,7 @@ def _copy(library: str) -> str:
 def library_paths(folder: str, loop: LoopSource) -> Tuple[str, str]:
     """Return the paths of the kit's and the loop's library in the folder for a ROOT."""
     variant = f"{'-ntuple' if loop.ntuple else ''}{'-frame' if loop.frame else ''}"
+    variant += "-count" if loop.callgrind else ""
     return (
         os.path.join(folder, f"kit{variant}-{_hash_kit()}.so"),
         os.path.join(folder, f"loop-{loop.key}.so"),
@@ -372,6 +375,8 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
     if not os.path.exists(kit):
         with _replacing(kit) as temporary:
             options = [*["-DTREEHAMMER_NTUPLE"] * loop.ntuple, *["-DTREEHAMMER_FRAME"] * loop.frame]
+            if loop.callgrind:
+                options.append(f'-DTREEHAMMER_CALLGRIND="{loop.callgrind}"')
             toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, options)
     if not loop.code:
         return

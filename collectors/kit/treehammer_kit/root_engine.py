@@ -198,7 +198,9 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
 def describe_loop(task: PayloadTask, code: str, function: str) -> LoopSource:
     """Describe the loop that a payload has for the task's format."""
     argument = _FORMATS[task.format].loop_argument
-    return LoopSource(code, function, argument, task.format == RNTUPLE, task.folder)
+    header = task.counting.header if task.counting else ""
+    is_ntuple = task.format == RNTUPLE
+    return LoopSource(code, function, argument, is_ntuple, task.folder, callgrind=header)
 
 
 def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> None:
@@ -313,12 +315,13 @@ inline void CountLoop() {{ TheLoopHooks() = {{StartCounting, StopCounting}}; }}
 
 
 def compile_requests(root: Any, counting: CountingTask) -> None:
-    """Compile the requests that start and stop the count.
+    """Compile the requests that start and stop the count, which the kit's library has already.
 
     Raises:
         PayloadError: this ROOT cannot compile them, or the process does not run under valgrind.
     """
-    if not declare(root, _REQUESTS.format(header=counting.header)):
+    requests = _REQUESTS.format(header=counting.header)
+    if not (isinstance(root, CompiledRoot) or declare(root, requests)):
         message = f"this ROOT cannot compile {counting.header}"
         raise PayloadError("payload", "compile", "compile", message)
     if not root.treehammer.RunsUnderValgrind():

@@ -91,8 +91,7 @@ class PayloadPreparation:
         self._payload = context.job.payload_of(spec)
         self._build_folder = library_builds.locate_build(context, spec)
         self._loops_folder = ""
-        # A loop whose instructions are counted is compiled by ROOT.
-        if not context.count and library_builds.has_loop(context, spec):
+        if library_builds.has_loop(context, spec):
             self._loops_folder = library_builds.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
             self.recorder = RecorderPlugin(folder, context.output, name)

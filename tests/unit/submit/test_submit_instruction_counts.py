@@ -103,6 +103,8 @@ def test_incomplete_output_is_refused(damaged: str) -> None:
         ("/usr/bin/python3.11", "python3.11"),
         ("???", COMPILED_AT_RUN_TIME),
         ("", COMPILED_AT_RUN_TIME),
+        ("/loops/5e1f/loop-0123456789abcdef0123.so", COMPILED_AT_RUN_TIME),
+        ("/loops/5e1f/kit-ntuple-count-0123456789abcdef0123.so", COMPILED_AT_RUN_TIME),
     ],
 )
 def test_libraries_have_the_same_name_in_all_releases(path: str, name: str) -> None:
