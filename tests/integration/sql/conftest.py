@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 from machine_requirements import fetch_npm_package
-from measurement_factory import full_measurement, make_measurement
+from measurement_factory import (
+    full_measurement,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+    make_operation,
+)
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
+from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
@@ -22,6 +29,8 @@ from treehammer.sql.write.store import Store
 JSROOT = "7.11.2"
 RELEASES = ("6.40.00", "6.38.00")
 Row = dict[str, Any]
+#: A step of a load test with one slow operation, and one that failed.
+OPERATIONS = [make_operation([0.001] * 199 + [2.0], step=3), make_operation([], {"reset": 1})]
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                     failure_transient=False,
                 ),
                 make_measurement(job="empty", read_latency_hist=[], pass_loop_wall_s=[0.0]),
+                make_measurement(job="load", operations=OPERATIONS),
             ]
         )
+        opened.add_campaign(make_campaign_row(), [make_job_row("a"), make_job_row("b")])
+        opened.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
         yield opened
 
 

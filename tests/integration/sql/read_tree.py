@@ -18,6 +18,12 @@ def drawn(tree: Any, name: str, condition: str = "") -> list[float]:
     return [tree.GetV1()[i] for i in range(count)]
 
 
+def drawn_rows(operations: Any) -> list[list[float]]:
+    count = operations.Draw("p99_s:max_s:step", 'operation == "open" && done > 0', "goff")
+    columns = operations.GetV1(), operations.GetV2(), operations.GetV3()
+    return [[column[i] for column in columns] for i in range(count)]
+
+
 def main(path: str) -> None:
     file = ROOT.TFile.Open(path)
     tree = file.Get("results")
@@ -38,6 +44,7 @@ def main(path: str) -> None:
                 "types": types,
                 "drawn": {name: drawn(tree, name) for name in numbers},
                 "drawn_where": drawn(tree, "position", 'job_id=="text" && round==1'),
+                "opens": drawn_rows(file.Get("op")),
                 "filtered": frame.Filter('job_id == "text" && round == 1 && plausible == 1')
                 .Count()
                 .GetValue(),

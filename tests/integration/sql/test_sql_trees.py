@@ -13,18 +13,11 @@ from typing import Any
 
 import pytest
 import uproot
-from measurement_factory import (
-    full_measurement,
-    make_campaign_row,
-    make_job_row,
-    make_measurement,
-    make_operation,
-)
+from measurement_factory import full_measurement, make_campaign_row, make_measurement
 from store_helpers import limit_file_sizes, write_export
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import StoreError
-from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import file_writers
 from treehammer.sql.transfer.export import export_file
@@ -96,6 +89,7 @@ def test_draw_and_rdataframe(exported: Any, root: Path) -> None:
         assert len(values) == len(expected), name
         assert all(same(v, float(w)) for v, w in zip(values, expected, strict=True)), name
     assert read["drawn_where"] == [1.0, 2.0]
+    assert read["opens"] == [pytest.approx([0.001, 2.0, 3], rel=0.01)]
     assert read["filtered"] == 2
 
     assert read["about"]["selection"] == "all measurements"
@@ -152,41 +146,14 @@ def own_store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def run(root: Path, code: str, *arguments: Path) -> None:
-    command = [str(root / "bin" / "python"), "-c", code, *map(str, arguments)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-
-def test_companions_are_trees(own_store: Store, root: Path, tmp_path: Path) -> None:
-    own_store.add([make_measurement()])
-    own_store.add_campaign(make_campaign_row(), [make_job_row("a"), make_job_row("b")])
-    own_store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
-    file = write_export(own_store, tmp_path / "all.root", software=root.parent)
-    with uproot.open(file) as trees:
+@pytest.mark.parametrize("exported", ["6.40.00"], indirect=True)
+def test_companions_are_trees(exported: Any) -> None:
+    with uproot.open(exported.file) as trees:
         assert list(trees["campaign"]["id"].array()) == ["campaign"]
         assert list(trees["job"]["id"].array()) == ["a", "b"]
         assert trees["attempt"].arrays(["number", "ended_us"], library="np")["number"] == [2]
         assert list(trees["attempt"]["exit_code"].array()) == [UNKNOWN_INT]
         assert trees["replica"].num_entries == 0
-
-
-DRAW = """
-import json, sys, ROOT
-file = ROOT.TFile.Open(sys.argv[1])
-tree = file.Get("op")
-drawn = tree.Draw("p99_s:max_s:step", 'operation == "open" && done > 0', "goff")
-found = [[tree.GetV1()[n], tree.GetV2()[n], tree.GetV3()[n]] for n in range(drawn)]
-open(sys.argv[2], "w").write(json.dumps(found))
-"""
-
-
-def test_operations_are_drawn_by_root(own_store: Store, root: Path, tmp_path: Path) -> None:
-    steps = [make_operation([0.001] * 199 + [2.0], step=3), make_operation([], {"reset": 1})]
-    own_store.add([make_measurement(operations=steps)])
-    file = write_export(own_store, tmp_path / "load.root", software=root.parent)
-    run(root, DRAW, file, tmp_path / "drawn.json")
-    [row] = json.loads((tmp_path / "drawn.json").read_text())
-    assert row == pytest.approx([0.001, 2.0, 3], rel=0.01)
 
 
 def test_full_disk_leaves_previous_file(own_store: Store, root: Path, tmp_path: Path) -> None:
