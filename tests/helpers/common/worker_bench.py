@@ -20,6 +20,10 @@ from job_factory import make_execution, make_job
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.hctests import __file__ as hctests_file
+
+#: Payload that reads all entries of a tree; its compiled loop is in the shared folder.
+READ_TREE = (Path(hctests_file).parent / "ttree-read" / "read.py").read_text(encoding="utf-8")
 
 
 @dataclass

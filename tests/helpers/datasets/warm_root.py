@@ -63,16 +63,16 @@ class WarmRoot:
     Args:
         python: the release's Python.
         env: the release's environment.
-        dataset_scripts: folder of the scripts that write and measure datasets, for which it is
-            to be warm; without it, it is warm for payloads.
+        warm_for: ``loops``, ``frames`` (loops and analyses with RDataFrame), or the folder of the
+            scripts that write and measure datasets.
     """
 
-    def __init__(self, python: str, env: Mapping[str, str], dataset_scripts: str = "") -> None:
+    def __init__(self, python: str, env: Mapping[str, str], warm_for: str) -> None:
         self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [python, "-W", "ignore", str(SERVER), str(server_end.fileno())]
         with server_end:
             self._process = subprocess.Popen(
-                [*words, dataset_scripts] if dataset_scripts else words,
+                [*words, warm_for],
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[server_end.fileno()],

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from typing import Any
 
-from treehammer_kit import root_engine
+from treehammer_kit import payload_report, root_engine
 from treehammer_kit.payload_task import RNTUPLE, TTREE, PayloadTask
 
 MAX_REQUEST_BYTES = 1_000_000
@@ -45,8 +46,8 @@ void treehammer_warm_up_frame(const std::string &path)
 """
 
 
-def warm_up_payloads() -> None:
-    """Load ROOT and compile what any payload needs."""
+def warm_up_payloads(with_frames: bool) -> None:
+    """Load ROOT and compile what any payload needs; frames take half of the time."""
     root, _ = root_engine.load_root()
     for format_name in (TTREE, RNTUPLE):
         task = PayloadTask(
@@ -64,15 +65,16 @@ def warm_up_payloads() -> None:
             format=format_name,
         )
         root_engine.warm_up(root, task, root_engine.select_reader(root, task))
-    root_engine.compile_header(root, "checksum.hpp")
-    root_engine.compile_header(root, "ntuple_checksum.hpp")
-    root_engine.compile_header(root, "columns/dataframe.hpp")
-    root.gInterpreter.Declare(WARM_UP_FRAME)
+    if with_frames:
+        root_engine.compile_header(root, "columns/dataframe.hpp")
+        root.gInterpreter.Declare(WARM_UP_FRAME)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "warm.root")
         for write in (root.treehammer.WriteWarmUpNTuple, root.treehammer.WriteWarmUpFile):
             write(path, "warm")
-            root.treehammer_warm_up_frame(path)
+            payload_report.compute_checksum(root, replace(task, urls=[path], tree="warm"))
+            if with_frames:
+                root.treehammer_warm_up_frame(path)
 
 
 def warm_up_datasets(scripts: str) -> None:
@@ -124,10 +126,11 @@ def run_script(request: dict[str, Any], streams: list[int]) -> None:
 def main() -> None:
     """Answer requests until the other end of the socket closes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    if len(sys.argv) > 2:
-        warm_up_datasets(sys.argv[2])
+    warm_for = sys.argv[2]
+    if warm_for in ("loops", "frames"):
+        warm_up_payloads(warm_for == "frames")
     else:
-        warm_up_payloads()
+        warm_up_datasets(warm_for)
     while True:
         message, streams, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
         if not message:

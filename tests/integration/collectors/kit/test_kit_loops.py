@@ -26,19 +26,6 @@ from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
 from treehammer.submit.cli.check_commands import tests as commands
 
-#: A loop that runs in launches of both sides.
-TURNS_LOOP = """
-import treehammer_kit
-
-treehammer_kit.run('''
-void read(treehammer::Pass &pass)
-{
-   for (Long64_t entry : pass.entries)
-      pass.Add(pass.tree->GetEntry(entry));
-}
-'''%s)
-"""
-
 
 def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
     """Run one launch of a payload with one release; return the records of A and B."""
@@ -66,8 +53,9 @@ def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
 
 
 def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Path) -> None:
-    greedy = TURNS_LOOP.replace("pass.entries", "treehammer::Entries(pass.tree->GetEntries())")
-    records = run_launch(tmp_path, tree_file, greedy % "")
+    loop = TTREE_READ.read_text(encoding="utf-8")
+    greedy = loop.replace("pass.entries", "treehammer::Entries(pass.tree->GetEntries())")
+    records = run_launch(tmp_path, tree_file, greedy)
     kinds = sorted(values["failure_kind"] for values in records)
     assert kinds == ["other-half", "turns"]
     assert "turns=False" in " ".join(values["failure_message"] for values in records)
@@ -103,8 +91,9 @@ def test_loop_that_cannot_be_divided_runs_alone(
 
 
 KIT = Path(providers.__file__).parents[1] / "kit"
-RDF_READ, UPROOT_READ = (
-    Path(hctests_file).parent / name / "read.py" for name in ("rdf-read", "uproot-read")
+TTREE_READ, RDF_READ, UPROOT_READ = (
+    Path(hctests_file).parent / name / "read.py"
+    for name in ("ttree-read", "rdf-read", "uproot-read")
 )
 ANALYSIS: dict[str, Any] = {
     "branches": "Muon_pt,floats,precise_1",

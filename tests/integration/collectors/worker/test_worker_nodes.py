@@ -14,22 +14,13 @@ from typing import Any
 
 import pytest
 from machine_requirements import skip_or_fail
+from worker_bench import READ_TREE
 
 from treehammer import config
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 
-READ = '''
-import treehammer_kit
-treehammer_kit.run("""
-    void read(treehammer::Pass &pass)
-    {
-       for (Long64_t entry : pass.entries)
-          pass.Add(pass.tree->GetEntry(entry));
-    }
-""")
-'''
 GOOD = """#!/bin/sh
 echo '{"format": 1}' > "$TREEHAMMER_RESULT"
 """
@@ -237,7 +228,7 @@ def test_each_kind_of_node_is_judged(
 ) -> None:
     node = KINDS[name]
     execution = {**node.execution, **(read_tree() if node.with_root else {})}
-    payload, kind = (READ, "python") if node.with_root else (GOOD, node.kind)
+    payload, kind = (READ_TREE, "python") if node.with_root else (GOOD, node.kind)
     sandbox.bench.write_job(payload, make_spec(**execution), kind=kind, limits=LIMITS)
     pythons = {"TREEHAMMER_PYTHONS": sys.executable}
     ran = sandbox.run(

@@ -13,6 +13,7 @@ import pytest
 import uproot
 from object_store import ObjectStore, run_object_store
 from storage_alone import run_storage
+from worker_bench import READ_TREE
 
 from treehammer import config
 from treehammer.collectors.job_spec import CHECKSUM, ExecutionLimits, InputFile, SoftwareRequest
@@ -23,16 +24,6 @@ from treehammer.datasets.doors.observations import MISSING
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
-READ = '''
-    import treehammer_kit
-    treehammer_kit.run("""
-    void read(treehammer::Pass &pass)
-    {
-       for (Long64_t entry : pass.entries)
-          pass.Add(pass.tree->GetEntry(entry));
-    }
-    """)
-'''
 #: A user's own script with a client that only reads by GET.
 UPROOT = """
     import json, os, uproot
@@ -102,7 +93,7 @@ def test_root_reads_the_same_values_through_both_doors(
             return make_spec(position, kind=CHECKSUM, variant=variant, **software)
 
         ran = bench.run(
-            READ,
+            READ_TREE,
             make(1, "6.40.00", f"{xrootd}/tree.root"),
             make(2, "6.38.00", tree_file.url),
             make(3, "6.40.00", store.url_of("data/tree.root", tls=True), "staged"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from grid_fixtures import SecureDoors
 from polling import wait_until
+from worker_bench import READ_TREE
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
@@ -31,16 +32,6 @@ ROOT.gInterpreter.Declare("void fill(TTree *t) { int n; t->Branch(\\"n\\", &n); 
 ROOT.fill(tree)
 file.Close()
 """
-READ = '''
-    import treehammer_kit
-    treehammer_kit.run("""
-    void read(treehammer::Pass &pass)
-    {
-       for (Long64_t entry : pass.entries)
-          pass.Add(pass.tree->GetEntry(entry));
-    }
-    """)
-'''
 #: Opens the file as a user's own script does, without the kit.
 OPEN = """
     import os, ROOT
@@ -180,7 +171,7 @@ def test_token_is_used_by_all_releases_and_copies(
         make_read(4, "6.38.00", "roots", "staged"),
         make_read(5, "6.38.00", "https"),
     ]
-    ran = bench.run(READ, *executions, env=secure.environment(token))
+    ran = bench.run(READ_TREE, *executions, env=secure.environment(token))
     unsupported = ("software-setup", "not-supported")
     assert list_failures(ran) == [("", "")] * 4 + [unsupported], ran.errors
     assert [record.values["file_class"] for record in ran.records[:2]] == ["TNetXNGFile"] * 2
