@@ -8,6 +8,7 @@ sites' storage; ``rucio_grid`` has Rucio and a results database as well, but no 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -80,7 +81,7 @@ class Grid:
         return subprocess.run(
             command,
             env={**self.env, **env},
-            executable=_find_program(command[0], self.env["PATH"]),
+            executable=shutil.which(command[0], path=self.env["PATH"]),
             check=True,
             stdout=subprocess.PIPE,
             text=True,
@@ -167,10 +168,6 @@ class Grid:
     wait_until = staticmethod(wait_until)
 
 
-def _find_program(program: str, path: str) -> Path:
-    return next(p for folder in path.split(":") if (p := Path(folder, program)).exists())
-
-
 def _kill_process(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -178,15 +175,6 @@ def _kill_process(pid: int) -> None:
 
 def _print_progress(text: str) -> None:
     print(f"testbed: {text}", flush=True)
-
-
-def _remove_orphans() -> None:
-    """Take down testbeds of killed sessions."""
-    for folder in workspace.workspaces_folder().glob("t[0-9]*-*"):
-        pid = folder.stem[1:].partition("-")[0]
-        if pid.isdigit() and not start_time(int(pid)):
-            box = workspace.define_workspace(folder.stem, 1, config.load_settings())
-            lifecycle.take_down(box, _print_progress)
 
 
 @contextmanager
@@ -207,8 +195,13 @@ def run_testbed(
     name: str, choose: Callable[[Workspace], list[Component]], sites: int, **options: Any
 ) -> Iterator[Grid]:
     """Run a testbed for this process; ``options`` are those of its workspace."""
-    _remove_orphans()
     settings = config.load_settings()
+    for folder in workspace.workspaces_folder().glob("t[0-9]*-*"):  # of killed sessions
+        pid = folder.stem[1:].partition("-")[0]
+        if pid.isdigit() and not start_time(int(pid)):
+            lifecycle.take_down(
+                workspace.define_workspace(folder.stem, 1, settings), _print_progress
+            )
     box = workspace.define_workspace(f"t{os.getpid()}-{name}", sites, settings, **options)
     parts = choose(box)
     with run_components(box, parts):
