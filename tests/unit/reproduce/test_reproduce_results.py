@@ -260,6 +260,7 @@ def test_what_a_machine_lacks_is_said_before_anything_runs(
     assert not list(tmp_path.glob("*.db"))
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_page_shows_print_beside_the_newest_campaign(pages: ServiceThread) -> None:
     sizes = (("ttree", 50), ("rntuple", 36))
     values = [({"format": name}, {"file_size_bytes": size}) for name, size in sizes]

@@ -108,6 +108,7 @@ def service(database: str, tmp_path: Path) -> Iterator[ServiceThread]:
         yield running
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     page = service.read("/changes").text
     assert page.index("+35.0 %") < page.index("−9.5 %")
@@ -154,6 +155,7 @@ def test_commits_of_tests_are_listed_without_working_trees(
     }
 
 
+@pytest.mark.usefixtures("draw_in_process")
 def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     """One of three variants changed; before, all of them were 3 % faster than the control."""
     variants = ("branches=2%", "branches=50%", "branches=100%")
