@@ -89,7 +89,7 @@ def run_recorded(tmp_path: Path, command: Sequence[str]) -> tuple[CommandRun, st
     """Run a command with the recorder; return its figures, and the folder of its notes."""
     notes = tmp_path / "notes"
     notes.mkdir()
-    library = recorder.build_recorder(str(tmp_path))
+    library = recorder.build_recorder(str(tmp_path.parent))  # once for all tests
     variables = {**os.environ, **recorder.preload_variables(library, str(notes), os.environ)}
     # In a child: whatever a command leaves behind is killed, as all processes below this one.
     call = ForkedCall(lambda: run_command(command, variables, str(tmp_path), is_sampled=True))
