@@ -44,13 +44,7 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], list[RatioFigure]]] = {
 #: Run only when named: they take long.
 EXPLICIT_ONLY = ("changes", "change-replay", "sides")
 #: Modules with options.
-CONFIGURABLE = (
-    filled_databases,
-    paired_launches,
-    ingest_cost,
-    transfer_cost,
-    page_cost,
-)
+CONFIGURABLE = (filled_databases, paired_launches, ingest_cost, transfer_cost, page_cost)
 
 
 def main() -> int:

@@ -106,10 +106,7 @@ def describe_review(
 
 
 def _describe_result(result: ComparisonResult, site: str) -> Iterator[str]:
-    from treehammer.analysis.cli.comparison_output import (
-        make_verdict_columns,
-        make_verdict_table,
-    )
+    from treehammer.analysis.cli.comparison_output import make_verdict_columns, make_verdict_table
     from treehammer.analysis.comparison.conclusion import describe_conclusion
     from treehammer.analysis.comparison.limit_text import escape_markdown, format_markdown_table
 

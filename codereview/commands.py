@@ -8,6 +8,6 @@ COMMANDS = {
             "codereview.cli:review",
             "Write a campaign's verdict into the pull request.",
             reads_results=True,
-        ),
-    },
+        )
+    }
 }

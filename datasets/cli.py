@@ -237,10 +237,7 @@ def _find_source_layout(manifest: Manifest) -> dict[str, TreeLayout]:
     help="The file that a merged dataset is made from, or its folder [default: sources_dir].",
 )
 @click.option(
-    "--replace",
-    "replace_existing",
-    is_flag=True,
-    help="Replace an existing dataset of this name.",
+    "--replace", "replace_existing", is_flag=True, help="Replace an existing dataset of this name."
 )
 @click.pass_obj
 @on_interrupt("nothing half-made was kept")

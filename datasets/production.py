@@ -13,17 +13,11 @@ from typing import Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets import root_process
-from treehammer.datasets.manifest import (
-    FileDigest,
-    digest_blocks,
-    digest_file,
-)
+from treehammer.datasets.manifest import FileDigest, digest_blocks, digest_file
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, RawSpec
 from treehammer.datasets.tree_measurement import measure_files
 from treehammer.errors import DatasetError
-from treehammer.text_formatting import (
-    ProgressCallback,
-)
+from treehammer.text_formatting import ProgressCallback
 
 #: Bytes that one hash yields; part of the definition of the files.
 RAW_BLOCK_BYTES = 1 << 20
@@ -58,11 +52,7 @@ def write_generated_file(
 
 
 def write_merged_file(
-    spec: MergedSpec,
-    source: Path,
-    software: SoftwareRequest,
-    path: Path,
-    on_done: ProgressCallback,
+    spec: MergedSpec, source: Path, software: SoftwareRequest, path: Path, on_done: ProgressCallback
 ) -> dict[str, Any]:
     """Rewrite the events of the source; returns the file's facts for the manifest.
 

@@ -19,10 +19,7 @@ from treehammer.collectors.root_releases import prepare_root
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.crash_causes import describe_crash
 from treehammer.errors import ConfigError, DatasetError, SoftwareError, TreehammerError
-from treehammer.text_formatting import (
-    ProgressCallback,
-    ProgressFactory,
-)
+from treehammer.text_formatting import ProgressCallback, ProgressFactory
 
 if TYPE_CHECKING:  # every submission imports this module, and none measures
     pass

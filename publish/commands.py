@@ -6,6 +6,6 @@ COMMANDS = {
     "Share results": {
         "publish": LazyCommand(
             "publish.cli:publish", "Write the verdicts of a database as a site of static pages."
-        ),
-    },
+        )
+    }
 }

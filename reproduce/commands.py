@@ -6,6 +6,6 @@ COMMANDS = {
     "Measure": {
         "reproduce": LazyCommand(
             "reproduce.cli:reproduce", "Measure published results again, and compare."
-        ),
-    },
+        )
+    }
 }

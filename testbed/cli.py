@@ -179,12 +179,7 @@ def up(
 )
 @click.pass_obj
 def token(
-    settings: Settings,
-    file: Path,
-    name: str,
-    scope: str | None,
-    lifetime: str,
-    account: str | None,
+    settings: Settings, file: Path, name: str, scope: str | None, lifetime: str, account: str | None
 ) -> None:
     """Write a token for the doors of secure sites, or for Rucio, to FILE.
 

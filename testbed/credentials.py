@@ -36,8 +36,7 @@ _URL_FILE = "issuer.url"
 _CLOCK_SKEW_S = 10
 #: The extension of a proxy that has all rights of its user, without a limit on further proxies.
 _PROXY_CERT_INFO = x509.UnrecognizedExtension(
-    ObjectIdentifier("1.3.6.1.5.5.7.1.14"),
-    bytes.fromhex("300c300a06082b06010505071501"),
+    ObjectIdentifier("1.3.6.1.5.5.7.1.14"), bytes.fromhex("300c300a06082b06010505071501")
 )
 #: Key size of users and proxies, which XRootD's x509 authentication expects to be RSA.
 _KEY_BITS = 2048

@@ -105,13 +105,7 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
 
 
 def upgrade_server(
-    box: Workspace,
-    site: str,
-    door: str,
-    suite: str,
-    say: ProgressCallback,
-    *,
-    newest: bool = False,
+    box: Workspace, site: str, door: str, suite: str, say: ProgressCallback, *, newest: bool = False
 ) -> tuple[str, str]:
     """Restart the server of a site's door with XRootD of another suite.
 

@@ -86,9 +86,7 @@ def _choose_staging_folder(paths: Sequence[Path]) -> Path:
 
 
 def render_mount_script(
-    hidden: Sequence[Path],
-    visible: Sequence[VisibleFolder],
-    command: Sequence[str],
+    hidden: Sequence[Path], visible: Sequence[VisibleFolder], command: Sequence[str]
 ) -> str:
     """Render a shell script that hides folders, shows some, and becomes a command.
 
@@ -151,10 +149,7 @@ def daemon_wrapper_command(box: Workspace) -> list[str]:
 
 
 def write_job_wrapper(
-    box: Workspace,
-    path: Path,
-    visible: Sequence[VisibleFolder],
-    command: Sequence[str],
+    box: Workspace, path: Path, visible: Sequence[VisibleFolder], command: Sequence[str]
 ) -> None:
     """Write a program that becomes ``command`` and sees only the folders ``visible`` of the testbed.
 

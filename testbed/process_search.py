@@ -10,9 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from treehammer.testbed.workspace import (
-    ENVIRONMENT_MARK,
-)
+from treehammer.testbed.workspace import ENVIRONMENT_MARK
 
 
 def start_time(pid: int) -> int:

@@ -21,12 +21,7 @@ import numpy as np
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.watch.changes.change_search import find_changes
-from treehammer.watch.changes.daily_series import (
-    Attribution,
-    ChangeState,
-    SeriesKind,
-    SeriesPlace,
-)
+from treehammer.watch.changes.daily_series import Attribution, ChangeState, SeriesKind, SeriesPlace
 from treehammer.watch.changes.job_points import (
     MACHINE,
     JobPoint,
@@ -120,11 +115,7 @@ PlantedTrial = tuple[str, float, int]
 
 def measure(_: argparse.Namespace) -> list[RatioFigure]:
     """Simulate, search and count."""
-    return [
-        *measure_trials(simulate_jobs, "changes"),
-        *measure_drifts(),
-        *measure_changing_hosts(),
-    ]
+    return [*measure_trials(simulate_jobs, "changes"), *measure_drifts(), *measure_changing_hosts()]
 
 
 def measure_drifts() -> list[RatioFigure]:

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.harness.figures import (
-    RatioFigure,
-    median_ratio,
-    plot_points,
-    write_results,
-)
+from benchmarks.harness.figures import RatioFigure, median_ratio, plot_points, write_results
 from benchmarks.harness.program_runs import PAYLOADS_FOLDER, dataset_file, set_up_software
 
 RELEASE = "6.40.00"

@@ -93,9 +93,7 @@ def _build_export_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigur
             yield _memory_figure(title, few, many)
 
 
-def _pair_runs(
-    rows: Sequence[dict[str, Any]],
-) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def _pair_runs(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return the smaller and the larger run of each name."""
     half = len(rows) // 2
     return {few["name"]: (few, many) for few, many in zip(rows[:half], rows[half:], strict=True)}

@@ -40,12 +40,7 @@ from treehammer.datasets.manifest import (
 )
 from treehammer.datasets.specs import dataset_specs, rewrite_options
 from treehammer.errors import DatasetError, explain_cache_error, suggest_word
-from treehammer.text_formatting import (
-    MEGABYTE,
-    ProgressFactory,
-    byte_progress,
-    no_progress,
-)
+from treehammer.text_formatting import MEGABYTE, ProgressFactory, byte_progress, no_progress
 from treehammer.version import __version__
 
 GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"

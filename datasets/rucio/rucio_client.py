@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -244,12 +244,10 @@ class RucioClient:
             "adler32": file.adler32,
             "state": "A",
         }
-        try:
+        with suppress(RucioDuplicateError):
             self._call(
                 lambda client: client.add_replicas(rse, [replica], ignore_availability=False)
             )
-        except RucioDuplicateError:
-            pass
 
     def check_names(self, dataset: str | None, files: Sequence[str]) -> None:
         """Let the server check new names by its schema and permissions, without writing anything.
@@ -303,10 +301,8 @@ class RucioClient:
         Raises:
             RucioDeniedError: the scope belongs to another account.
         """
-        try:
+        with suppress(RucioDuplicateError):
             self._call(lambda client: client.add_dataset(self.scope, dataset))
-        except RucioDuplicateError:
-            pass
 
     def attach_files(self, dataset: str, names: Sequence[str]) -> None:
         """Attach files to a dataset; attached files are kept."""
@@ -392,10 +388,8 @@ class RucioClient:
         Raises:
             RucioDeniedError: this Rucio allows it to administrators only.
         """
-        try:
+        with suppress(RucioNotFoundError):
             self._call(lambda client: client.delete_replication_rule(rule.id, purge_replicas=True))
-        except RucioNotFoundError:
-            pass
 
     def declare_bad_replica(self, rse: str, name: str, reason: str) -> None:
         """Declare a replica bad, so that Rucio replaces it.

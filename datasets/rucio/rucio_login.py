@@ -218,9 +218,12 @@ class RucioLogin:
 
     def _refusal_hint(self) -> str:
         if self.auth_type == OIDC:
+            claims = token_claims(self.read_token())
+            names = [name for name in ("iss", "aud", "scope", "sub") if name in claims]
             return (
                 "Rucio must know the issuer, accept audience and scope, and have the subject as an "
-                f"identity of the account: {self._describe_token()}."
+                "identity of the account: "
+                f"{', '.join(f'{name} = {claims[name]}' for name in names) or 'it has no claims'}."
             )
         if self.auth_type in _LABELS:
             return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
@@ -245,16 +248,6 @@ class RucioLogin:
                 hint="Use one of an authority that the server knows.",
             )
         return None
-
-    def _describe_token(self) -> str:
-        claims = token_claims(self.read_token())
-        shown_claims = {
-            name: claims[name] for name in ("iss", "aud", "scope", "sub") if name in claims
-        }
-        return (
-            ", ".join(f"{name} = {value}" for name, value in shown_claims.items())
-            or "it has no claims"
-        )
 
 
 def find_login(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from treehammer.datasets.manifest import Manifest
@@ -80,10 +81,8 @@ def _request_replica(
 ) -> ReplicationStatus:
     status = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
     if rule is not None:
-        try:
+        with suppress(RucioDeniedError):  # the rule keeps its end
             rucio.extend_rule(rule, options.lifetime_s)
-        except RucioDeniedError:
-            pass  # the rule keeps its end
         return replace(status, rule_id=rule.id)
     try:
         rule_id = rucio.add_rule(
@@ -103,7 +102,8 @@ def keep_source_replica(
 ) -> None:
     """Keep an unrequested source copy of the transfers for some time."""
     kept_s = min(options.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
-    try:
+    # Otherwise the copy stays until the storage needs the space.
+    with suppress(RucioDeniedError, RucioDuplicateError):
         rucio.add_rule(
             rucio.names.dataset(manifest.name),
             rse,
@@ -111,8 +111,6 @@ def keep_source_replica(
             comment=f"{options.comment} (source of the others)",
             activity=options.activity,
         )
-    except (RucioDeniedError, RucioDuplicateError):
-        pass  # the copy stays until the storage needs the space
 
 
 def poll_replication(

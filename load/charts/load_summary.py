@@ -42,10 +42,7 @@ def summarize_load(snapshot: DatabaseSnapshot, campaign: CampaignRow) -> LoadSum
         if any(row[column.key] is not None for row in table.rows)
     )
     return LoadSummary(
-        conclude(details),
-        list_limits(details),
-        replace(table, columns=unlinked),
-        [*levels, *steps],
+        conclude(details), list_limits(details), replace(table, columns=unlinked), [*levels, *steps]
     )
 
 

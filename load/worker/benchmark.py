@@ -8,16 +8,7 @@ import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...collectors.job_spec import InputFile
 from ...collectors.kit.treehammer_kit.payload_task import PayloadError

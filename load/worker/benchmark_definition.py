@@ -13,13 +13,7 @@ import shutil
 import uuid
 import zlib
 from contextlib import contextmanager
-from typing import (
-    Callable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-)
+from typing import Callable, Iterator, List, Mapping, NamedTuple
 
 from ...collectors.record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ
 from ...collectors.shared_files import local_path

@@ -173,8 +173,9 @@ class CommonStart:
         with _Attendance(meeting) as attendance:
             appointment = self._await_appointment(load, attendance, began)
             start = LoadStart(load, appointment=appointment, waited=True)
-            if start.own_start_us is not None:
-                self._sleep_until(start.own_start_us / 1e6 - load.lead_s)
+            launch_s = 0.0 if start.own_start_us is None else start.own_start_us / 1e6 - load.lead_s
+            while (left_s := launch_s - time.time()) > 0:
+                self._wait_for(None, left_s)
         now_us = round(time.time() * 1e6)
         return LoadStart(load, time.monotonic() - began, appointment, now_us, waited=True)
 
@@ -272,14 +273,6 @@ class CommonStart:
         reason = attendance.problem or "no answer within the waiting limit"
         print_line(f"starting alone, without a common start: {reason}", "stderr")
         return None
-
-    def _sleep_until(self, instant_s: float) -> None:
-        """Sleep until an instant of the system's clock."""
-        while True:
-            left_s = instant_s - time.time()
-            if left_s <= 0:
-                return
-            self._wait_for(None, left_s)
 
     def _wait_for(self, fd: Optional[int], limit_s: float) -> None:
         """Wait until ``fd`` is readable, or for some time.

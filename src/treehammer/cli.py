@@ -39,8 +39,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "submit.cli.datasets_commands:datasets", "Make, place and verify datasets."
         ),
         "sites": LazyCommand(
-            "submit.cli.sites_commands:sites",
-            "List, check and import sites; show their states.",
+            "submit.cli.sites_commands:sites", "List, check and import sites; show their states."
         ),
         "releases": LazyCommand(
             "collectors.cli:releases_command",
@@ -126,7 +125,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "token": LazyCommand("web.cli:token", "Manage access keys of the results service."),
     },
     "Build and debug a grid": {
-        "worker": LazyCommand("collectors.cli:worker", "Run the job side by hand."),
+        "worker": LazyCommand("collectors.cli:worker", "Run the job side by hand.")
     },
 }
 for module in import_parts("commands"):

@@ -48,11 +48,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
 
 
 def _setting(
-    help_text: str,
-    default: Any = None,
-    parse: SettingParser | None = None,
-    *,
-    secret: bool = False,
+    help_text: str, default: Any = None, parse: SettingParser | None = None, *, secret: bool = False
 ) -> Any:
     """Declare a setting; without ``parse`` its type determines the parser."""
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help_text})

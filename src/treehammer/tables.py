@@ -266,11 +266,7 @@ class DataTable:
 
 
 def build_table(
-    name: str,
-    caption: str,
-    columns: Sequence[TableColumn],
-    items: Iterable[Any],
-    **options: Any,
+    name: str, caption: str, columns: Sequence[TableColumn], items: Iterable[Any], **options: Any
 ) -> DataTable:
     """Build a table with a row for each item, whose values the columns get.
 

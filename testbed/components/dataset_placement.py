@@ -11,10 +11,7 @@ from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import ManifestFile, digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word
-from treehammer.testbed.components.xrootd_storage import (
-    DATASET_FOLDER,
-    storage_folder,
-)
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 from treehammer.testbed.workspace import Workspace
 from treehammer.text_formatting import ProgressFactory, byte_progress, no_progress
 

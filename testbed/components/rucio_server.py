@@ -248,11 +248,7 @@ class RucioServer(Component):
     def _database_setup(self, passwords: dict[str, str]) -> dict[str, Any]:
         """Build the document from which ``run_server.py`` fills the database."""
         sites = self.box.sites
-        tape = {
-            "name": TAPE_RSE.format(sites[0]),
-            "type": "TAPE",
-            "attributes": {"site": sites[0]},
-        }
+        tape = {"name": TAPE_RSE.format(sites[0]), "type": "TAPE", "attributes": {"site": sites[0]}}
         rses = [rse_name(site) for site in sites]
         round_trips_ms = {
             rse_name(site): int(profile.distance.rtt_ms) if profile.distance else 0

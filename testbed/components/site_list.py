@@ -22,9 +22,7 @@ from treehammer.testbed.components.cvmfs_mount import (
     cvmfs_folder,
 )
 from treehammer.testbed.components.secure_storage import SecureStorage
-from treehammer.testbed.components.xrootd_storage import (
-    XrootdStorage,
-)
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace
 
 #: Labels of the site behind the grid universe.

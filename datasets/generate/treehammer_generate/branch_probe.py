@@ -205,10 +205,7 @@ def _drop_failing_branches(
 
 
 def _reduce_until_clean(
-    read: _ReadBranches,
-    order: Sequence[int],
-    failures: dict[int, _FailedRead],
-    progress: _Progress,
+    read: _ReadBranches, order: Sequence[int], failures: dict[int, _FailedRead], progress: _Progress
 ) -> None:
     """Read branches together; leave out those with which it fails, and add them to ``failures``.
 

@@ -7,23 +7,10 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ....collectors.record.latency_histograms import LatencyHistogram
-from ....collectors.record.operation_steps import (
-    DELETE,
-    MAIN_OPERATIONS,
-)
+from ....collectors.record.operation_steps import DELETE, MAIN_OPERATIONS
 
 Row = Mapping[str, Any]
 

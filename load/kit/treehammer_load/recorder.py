@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ....collectors.record.latency_histograms import LatencyHistogram
-from ....collectors.record.operation_steps import (
-    CLIENT,
-    LATE_S,
-    LoadProgress,
-    make_operation_step,
-)
+from ....collectors.record.operation_steps import CLIENT, LATE_S, LoadProgress, make_operation_step
 from .operation import Flight
 
 #: Rows of one load at most; with more, servers are counted together.

@@ -24,21 +24,7 @@ from typing import (
     Union,
 )
 
-from ....collectors.record.operation_steps import (
-    CLOSE,
-    CONNECT,
-    COPY,
-    CREATE,
-    DELETE,
-    LOCATE,
-    MKDIR,
-    OPEN,
-    READ_FILE,
-    RMDIR,
-    STAT,
-    VANISH,
-    WRITE_FILE,
-)
+from ....collectors.record import operation_steps as steps
 from .load_driver import ClosedLoop
 from .load_task import GENERATOR, LoadTask
 from .operation import (
@@ -154,11 +140,11 @@ def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], C
     With ``poll_s``, each deletion is followed by stats until the file is really gone.
     """
     written, clients = task.require_written(), task.read_clients()
-    then = VANISH if task.read_poll_s() else ""
+    then = steps.VANISH if task.read_poll_s() else ""
 
     def delete(number: int, due_s: float) -> Operation:
         file = _name_deleted(written, number)
-        return Operation(due_s, DELETE, number % clients, file, then=then)
+        return Operation(due_s, steps.DELETE, number % clients, file, then=then)
 
     rate = _read_deletion_rate(task, clients)
     if rate:
@@ -175,7 +161,7 @@ def create_files(task: LoadTask) -> Iterator[Operation]:
     size = task.read_number("size_kb", 0.0, (0, 1e6), zero=True)
     for number in range(_count_deleted(task, clients)):
         file = _name_deleted(written, number)._replace(size=round(1e3 * size), number=number)
-        yield Operation(0.0, WRITE_FILE if file.size else CREATE, 0, file)
+        yield Operation(0.0, steps.WRITE_FILE if file.size else steps.CREATE, 0, file)
 
 
 def _name_deleted(written: WrittenFiles, number: int) -> LoadFile:
@@ -215,7 +201,7 @@ class VanishPoller(WrappingClient):
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""
-        if flight.operation.name == VANISH:
+        if flight.operation.name == steps.VANISH:
             flight.send()
             self._ask(flight)
         else:
@@ -237,7 +223,9 @@ class VanishPoller(WrappingClient):
             else:
                 self._polls.put((time.monotonic() + self._poll_s, flight))
 
-        self.inner.start(Flight(flight.operation._replace(name=STAT), time.monotonic, answered))
+        self.inner.start(
+            Flight(flight.operation._replace(name=steps.STAT), time.monotonic, answered)
+        )
 
     def _repeat(self) -> None:
         while True:
@@ -269,7 +257,7 @@ def stream_files(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
 
     def sequence(client: int) -> Iterator[Operation]:
         if connects:
-            yield Operation(0.0, CONNECT, client, LoadFile(task.url))
+            yield Operation(0.0, steps.CONNECT, client, LoadFile(task.url))
         yield from streams.move(client)
 
     return ClosedLoop([sequence(client) for client in range(streams.clients)], moves_files=True)
@@ -282,10 +270,10 @@ def write_streams(task: LoadTask) -> Iterator[Operation]:
         return
     if streams.folders == MANY:
         for client in range(streams.clients):
-            yield Operation(0.0, MKDIR, 0, LoadFile(f"{streams.written.folder}/c{client}"))
+            yield Operation(0.0, steps.MKDIR, 0, LoadFile(f"{streams.written.folder}/c{client}"))
     if streams.reads:
         for file in streams.list_sources():
-            yield Operation(0.0, WRITE_FILE, 0, file)
+            yield Operation(0.0, steps.WRITE_FILE, 0, file)
 
 
 class _Streams(NamedTuple):
@@ -322,7 +310,7 @@ class _Streams(NamedTuple):
 
     def move(self, client: int) -> Iterator[Operation]:
         """Iterate over the operations of a client."""
-        name = COPY if self.program else READ_FILE if self.reads else WRITE_FILE
+        name = steps.COPY if self.program else steps.READ_FILE if self.reads else steps.WRITE_FILE
         puts = self.program and not self.reads
         for number in range(self.files):
             yield Operation(0.0, name, client, self._choose_file(client, number), puts=puts)
@@ -346,7 +334,16 @@ class _Streams(NamedTuple):
 
 
 #: Calls of one transfer to its folder, then to its file.
-_CALLS = (MKDIR, CREATE, STAT, LOCATE, OPEN, CLOSE, DELETE, RMDIR)
+_CALLS = (
+    steps.MKDIR,
+    steps.CREATE,
+    steps.STAT,
+    steps.LOCATE,
+    steps.OPEN,
+    steps.CLOSE,
+    steps.DELETE,
+    steps.RMDIR,
+)
 
 
 def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
@@ -360,14 +357,14 @@ def pretend_transfers(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
 
     def call(client: int) -> Iterator[Operation]:
         parent = _name_folder(task, client)
-        yield Operation(0.0, CONNECT, client, LoadFile(task.url))
+        yield Operation(0.0, steps.CONNECT, client, LoadFile(task.url))
         for number in range(transfers):
             folder, file = (LoadFile(f"{parent}/{kind}{client}-{number}") for kind in ("d", "f"))
             for name in _CALLS:
-                target = folder if name in (MKDIR, RMDIR) else file
-                yield Operation(0.0, name, client, target, keep=name == OPEN)
+                target = folder if name in (steps.MKDIR, steps.RMDIR) else file
+                yield Operation(0.0, name, client, target, keep=name == steps.OPEN)
 
-    return ClosedLoop([*map(call, range(clients))], calls=(CONNECT, *_CALLS))
+    return ClosedLoop([*map(call, range(clients))], calls=(steps.CONNECT, *_CALLS))
 
 
 def make_own_folders(task: LoadTask) -> Iterator[Operation]:
@@ -375,7 +372,7 @@ def make_own_folders(task: LoadTask) -> Iterator[Operation]:
     for client in range(task.read_clients()):
         folder = _name_folder(task, client)
         if folder != task.require_written().folder:
-            yield Operation(0.0, MKDIR, 0, LoadFile(folder))
+            yield Operation(0.0, steps.MKDIR, 0, LoadFile(folder))
 
 
 def _name_folder(task: LoadTask, client: int) -> str:

@@ -47,14 +47,18 @@ from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
 FILE = LoadFile("root://host//a", 1_000_000)
 
 
+@pytest.fixture
+def timer() -> SimulatedTimer:
+    return SimulatedTimer()
+
+
 def opens(rate: float, end_s: float) -> Iterator[Operation]:
     instants = schedules.pace_at_rate(rate, 0.0, end_s)
     operations: Iterator[Operation] = schedules.schedule_opens(instants, 1, [FILE], seed=1)
     return operations
 
 
-def test_quiet_load_is_recorded_exactly() -> None:
-    timer = SimulatedTimer()
+def test_quiet_load_is_recorded_exactly(timer: SimulatedTimer) -> None:
     rows = run_load(opens(50, 4), 4.0, timer, SimulatedStorage(timer))
     assert not find_operation_problems(rows)
     assert [(r["step"], r["scheduled"], r["done"], r["failed"], r["late"]) for r in rows] == [
@@ -70,8 +74,8 @@ def test_quiet_load_is_recorded_exactly() -> None:
     assert figures["failed_share"] == figures["late_share"] == figures["limited_steps"] == 0
 
 
-def test_running_load_states_its_last_step(tmp_path: Path) -> None:
-    timer, steps = SimulatedTimer(), StepClock(1.0, 1_000_000)
+def test_running_load_states_its_last_step(tmp_path: Path, timer: SimulatedTimer) -> None:
+    steps = StepClock(1.0, 1_000_000)
     path = tmp_path / "progress"
     recorder = Recorder(steps, clients=1, progress=str(path))
     driver = load_driver.LoadDriver(SimulatedStorage(timer), recorder, steps, timer, NO_CEILING)
@@ -91,8 +95,7 @@ def test_running_load_states_its_last_step(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
-    timer = SimulatedTimer()
+def test_stall_shows_in_tail_and_does_not_delay_sending(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, stall=(1.5, 2.5))
     rows = run_load(opens(50, 4), 4.0, timer, storage)
     assert storage.sent == pytest.approx(list(schedules.pace_at_rate(50, 0.0, 4.0)))
@@ -105,8 +108,7 @@ def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
     assert whole.share_above(0.01) == pytest.approx(0.25, abs=0.01)
 
 
-def test_slow_generator_is_marked() -> None:
-    timer = SimulatedTimer()
+def test_slow_generator_is_marked(timer: SimulatedTimer) -> None:
     rows = run_load(opens(50, 4), 4.0, timer, SimulatedStorage(timer, send_s=0.021))
     assert not find_operation_problems(rows)
     assert sum(r["scheduled"] for r in rows) == 200
@@ -124,8 +126,7 @@ def test_busy_generator_is_marked() -> None:
     assert not rows[0]["late"]
 
 
-def test_operations_without_answer_end_as_unfinished() -> None:
-    timer = SimulatedTimer()
+def test_operations_without_answer_end_as_unfinished(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, answer_s=1e9, timeout_s=5.0)
     rows = run_load(opens(50, 2), 2.0, timer, storage)
     assert not find_operation_problems(rows)
@@ -133,8 +134,7 @@ def test_operations_without_answer_end_as_unfinished() -> None:
     assert timer.now() == pytest.approx(2.0 + 5.0 + load_driver.STOP_GRACE_S, abs=0.1)
 
 
-def test_signal_ends_load_with_what_it_has() -> None:
-    timer = SimulatedTimer()
+def test_signal_ends_load_with_what_it_has(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, stall=(0.9, 1e9))
     timer.at(1.25, timer.stop)
     rows = run_load(opens(50, 100), 100.0, timer, storage)
@@ -145,8 +145,7 @@ def test_signal_ends_load_with_what_it_has() -> None:
     assert timer.now() < 1.25 + load_driver.STOP_GRACE_S + 0.1
 
 
-def test_load_ends_though_generator_cannot_follow() -> None:
-    timer = SimulatedTimer()
+def test_load_ends_though_generator_cannot_follow(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, send_s=0.5, timeout_s=3.0)
     rows = run_load(opens(50, 2), 2.0, timer, storage)
     assert timer.now() < 2.0 + 3.0 + 2.0
@@ -155,19 +154,19 @@ def test_load_ends_though_generator_cannot_follow() -> None:
     assert all(r["generator_limited"] for r in rows)
 
 
-def test_operations_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_in_flight_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, timer: SimulatedTimer
+) -> None:
     monkeypatch.setattr(load_driver, "MAX_IN_FLIGHT", 10)
-    timer = SimulatedTimer()
     rows = run_load(opens(50, 2), 2.0, timer, SimulatedStorage(timer, stall=(0.5, 1.5)))
     assert sum(r["done"] for r in rows) == 100
     assert any(r["generator_limited"] for r in rows)
 
 
-def test_preparation_counts_to_first_step_without_marking_it() -> None:
+def test_preparation_counts_to_first_step_without_marking_it(timer: SimulatedTimer) -> None:
     steps = recorder.StepClock(10.0, 0, first=3)
     assert steps.find_step(25.0) == 3
     assert [steps.find_step(due) for due in (30.0, 39.99, 40.0)] == [3, 3, 4]
-    timer = SimulatedTimer()
     timer.time_s = 1.0
     early = [Operation(-1.0, "open", 0, FILE, keep=True)]
     rows = run_load(
@@ -201,9 +200,8 @@ def test_too_many_servers_are_counted_together(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("rate", [1000.0, 201.0])
-def test_schedule_stops_at_the_ceiling(rate: float) -> None:
+def test_schedule_stops_at_the_ceiling(rate: float, timer: SimulatedTimer) -> None:
     """Whatever a test asks for, its job sends no more than its share of the door's ceiling."""
-    timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
     rows = run_load(opens(rate, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
     for second in range(10):
@@ -214,16 +212,14 @@ def test_schedule_stops_at_the_ceiling(rate: float) -> None:
     assert sum(r["held"] for r in rows) == rate * 10 - 1, "all but the first wait for the ceiling"
 
 
-def test_schedule_at_the_ceiling_is_not_delayed() -> None:
-    timer = SimulatedTimer()
+def test_schedule_at_the_ceiling_is_not_delayed(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer)
     rows = run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
     assert not any(r["held"] for r in rows)
     assert storage.sent == pytest.approx(list(schedules.pace_at_rate(200, 0.0, 10.0)))
 
 
-def test_traffic_stops_at_the_ceiling() -> None:
-    timer = SimulatedTimer()
+def test_traffic_stops_at_the_ceiling(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer)
     instants = schedules.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
     chooser = schedules.make_chunk_chooser("random", 100_000, 1)
@@ -258,9 +254,8 @@ def run_loop(
     return driver, rows, summarize_loop(rows, recorder.spans, 1.0, by_server=True)
 
 
-def test_rates_are_those_of_the_main_operation_alone() -> None:
+def test_rates_are_those_of_the_main_operation_alone(timer: SimulatedTimer) -> None:
     """Other operations before and after the copies take their own time."""
-    timer = SimulatedTimer()
     steps = StepClock(1.0, 1_000_000)
     recorder = Recorder(steps, 1)
     storage = SimulatedStorage(timer, answer_s=0.5)
@@ -275,8 +270,7 @@ def test_rates_are_those_of_the_main_operation_alone() -> None:
     assert figures["achieved_hz"] == pytest.approx(2.0)
 
 
-def test_each_client_sends_when_its_last_operation_ended() -> None:
-    timer = SimulatedTimer()
+def test_each_client_sends_when_its_last_operation_ended(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, answer_s=0.25)
     driver, rows, figures = run_loop([6, 2], 60.0, timer, storage)
     assert storage.sent == [0.0, 0.0, 0.25, 0.25, 0.5, 0.75, 1.0, 1.25]
@@ -290,8 +284,7 @@ def test_each_client_sends_when_its_last_operation_ended() -> None:
     assert figures["servers"] == 1
 
 
-def test_closed_loop_stops_at_the_ceiling() -> None:
-    timer = SimulatedTimer()
+def test_closed_loop_stops_at_the_ceiling(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, answer_s=0.001)
     ceiling = CeilingShare(mb_per_s=0.001)  # a hundred reads of 10 bytes a second
     driver, rows, figures = run_loop([1000] * 8, 5.0, timer, storage, ceiling)
@@ -304,9 +297,8 @@ def test_closed_loop_stops_at_the_ceiling() -> None:
 
 
 @pytest.mark.parametrize("size", [1_100_000, 27_000_000, 500_000_000])
-def test_whole_files_stay_below_the_ceiling(size: int) -> None:
+def test_whole_files_stay_below_the_ceiling(size: int, timer: SimulatedTimer) -> None:
     """Also the first file waits for its share, so that few large ones are not above the ceiling."""
-    timer = SimulatedTimer()
     steps = StepClock(5.0, 1_000_000)
     found = Recorder(steps, 1)
     storage = SimulatedStorage(timer, answer_s=0.01)
@@ -320,8 +312,7 @@ def test_whole_files_stay_below_the_ceiling(size: int) -> None:
         assert 4.9 < figures["achieved_mb_per_s"] <= 5.0
 
 
-def test_slow_storage_is_not_held_back() -> None:
-    timer = SimulatedTimer()
+def test_slow_storage_is_not_held_back(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, answer_s=0.05)
     _, rows, _ = run_loop([1000], 5.0, timer, storage, CeilingShare(mb_per_s=0.001))
     assert sum(row["held"] for row in rows) <= 1, "the first read alone waits for its share"
@@ -335,8 +326,7 @@ def test_too_many_clients_are_refused() -> None:
     assert replace(task, axes={"clients": 8}).read_clients() == 8
 
 
-def test_stall_delays_the_next_operation_instead_of_adding_late_ones() -> None:
-    timer = SimulatedTimer()
+def test_stall_delays_the_next_operation_instead_of_adding_late_ones(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, answer_s=0.1, stall=(0.15, 1.15))
     _, rows, figures = run_loop([4], 60.0, timer, storage)
     assert storage.sent == pytest.approx([0.0, 0.1, 1.15, 1.25])
@@ -344,8 +334,7 @@ def test_stall_delays_the_next_operation_instead_of_adding_late_ones() -> None:
     assert figures["latency_max_s"] == pytest.approx(1.05, rel=0.01)
 
 
-def test_long_operations_count_with_all_their_time() -> None:
-    timer = SimulatedTimer()
+def test_long_operations_count_with_all_their_time(timer: SimulatedTimer) -> None:
     _, rows, figures = run_loop([1], 60.0, timer, SimulatedStorage(timer, answer_s=3.5))
     assert [(row["step"], row["scheduled"], row["step_s"]) for row in rows] == [
         (0, 1, 1.0),
@@ -356,8 +345,7 @@ def test_long_operations_count_with_all_their_time() -> None:
     assert figures["achieved_hz"] == pytest.approx(1 / 3.5)
 
 
-def test_signal_ends_a_loop() -> None:
-    timer = SimulatedTimer()
+def test_signal_ends_a_loop(timer: SimulatedTimer) -> None:
     timer.at(1.0, timer.stop)
     storage = SimulatedStorage(timer, stall=(0.5, 1e9))
     driver, rows, figures = run_loop([1000], 60.0, timer, storage)
@@ -373,8 +361,7 @@ class _RefusingStorage(StorageClient):
         flight.fail("refused")
 
 
-def test_operations_that_fail_at_once_do_not_recurse() -> None:
-    timer = SimulatedTimer()
+def test_operations_that_fail_at_once_do_not_recurse(timer: SimulatedTimer) -> None:
     driver, rows, figures = run_loop([5_000], 60.0, timer, _RefusingStorage(1, 30.0))
     assert driver.is_complete
     assert rows[0]["failed"] == 5_000

@@ -36,21 +36,10 @@ from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Oper
 from treehammer.load.kit.treehammer_load.recorder import StepClock
 from treehammer.load.kit.treehammer_load.replay import Replay, load_recording, replay_recording
 from treehammer.load.kit.treehammer_load.server import log_parser
-from treehammer.load.kit.treehammer_load.server.log_formats import (
-    XROOTD,
-    LogError,
-    select_format,
-)
-from treehammer.load.kit.treehammer_load.server.log_parser import (
-    LogFollower,
-    LogParser,
-    ServerCall,
-)
+from treehammer.load.kit.treehammer_load.server.log_formats import XROOTD, LogError, select_format
+from treehammer.load.kit.treehammer_load.server.log_parser import LogFollower, LogParser, ServerCall
 from treehammer.load.kit.treehammer_load.server.server_payloads import follow_log
-from treehammer.load.kit.treehammer_load.server.server_recorder import (
-    ServerRecorder,
-    StreamDecoder,
-)
+from treehammer.load.kit.treehammer_load.server.server_recorder import ServerRecorder, StreamDecoder
 from treehammer.load.kit.treehammer_load.workloads import LoadSpan
 
 #: Two streams of one connection overlap; their answers come from other threads.

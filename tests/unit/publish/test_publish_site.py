@@ -12,12 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import sqlalchemy as sa
 from hostile_database import fill_hostile_database
-from measurement_factory import (
-    build_pair,
-    build_verdict,
-    make_campaign_row,
-    make_measurement,
-)
+from measurement_factory import build_pair, build_verdict, make_campaign_row, make_measurement
 from page_database import fill_store
 from repository_code import call_command, invoke_command
 

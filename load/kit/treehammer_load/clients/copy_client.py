@@ -199,11 +199,7 @@ class CopyClient(WrappingClient):
     cores = len(os.sched_getaffinity(0))
 
     def __init__(
-        self,
-        inner: StorageClient,
-        command: CopyCommand,
-        url: str,
-        put_size: Optional[int] = None,
+        self, inner: StorageClient, command: CopyCommand, url: str, put_size: Optional[int] = None
     ) -> None:
         super().__init__(inner)
         self.cores = CopyClient.cores
@@ -213,7 +209,12 @@ class CopyClient(WrappingClient):
         )
         self._folder = tempfile.mkdtemp(prefix="copies-", dir=os.getcwd())
         self._source = os.path.join(self._folder, "source")
-        self._adler32 = 1 if put_size is None else self._write_source(put_size)
+        self._adler32 = 1
+        if put_size is not None:
+            with open(self._source, "wb") as stream:
+                for block in iterate_blocks(0, put_size):
+                    self._adler32 = zlib.adler32(block, self._adler32)
+                    stream.write(block)
         self._pool = ThreadPoolExecutor(max(inner.clients, 1))
         self._running: Dict[int, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
@@ -251,14 +252,6 @@ class CopyClient(WrappingClient):
         self.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
         self.inner.close()
-
-    def _write_source(self, size: int) -> int:
-        adler32 = 1
-        with open(self._source, "wb") as stream:
-            for block in iterate_blocks(0, size):
-                adler32 = zlib.adler32(block, adler32)
-                stream.write(block)
-        return adler32
 
     def _copy(self, flight: Flight) -> None:
         operation = flight.operation

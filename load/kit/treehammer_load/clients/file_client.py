@@ -12,21 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
 from typing import Callable, Dict, Mapping, Tuple
 
-from .....collectors.record.operation_steps import (
-    CLOSE,
-    CONNECT,
-    CREATE,
-    DELETE,
-    LOCATE,
-    MKDIR,
-    OPEN,
-    READ,
-    READ_FILE,
-    RMDIR,
-    STAT,
-    VECTOR_READ,
-    WRITE_FILE,
-)
+from .....collectors.record import operation_steps as steps
 from ..operation import Flight, StorageClient, classify_os_error, iterate_blocks
 
 #: Threads, and so operations at a time, at most.
@@ -52,7 +38,7 @@ class FileClient(StorageClient):
     """
 
     cores = len(os.sched_getaffinity(0))
-    unsupported = frozenset({CONNECT, LOCATE})
+    unsupported = frozenset({steps.CONNECT, steps.LOCATE})
 
     def __init__(self, clients: int, timeout_s: float, *, direct: bool = False) -> None:
         super().__init__(clients, timeout_s)
@@ -65,17 +51,17 @@ class FileClient(StorageClient):
         self._lock = threading.Lock()
         self._readers: Dict[Tuple[int, str], int] = {}
         self._actions: Mapping[str, Callable[[Flight], object]] = {
-            OPEN: self._open,
-            CLOSE: self._close_reader,
-            READ: self._read,
-            VECTOR_READ: self._read,
-            READ_FILE: self._read_whole,
-            WRITE_FILE: self._write,
-            CREATE: self._write,
-            STAT: lambda flight: os.stat(flight.operation.file.url),
-            DELETE: lambda flight: os.unlink(flight.operation.file.url),
-            MKDIR: lambda flight: os.makedirs(flight.operation.file.url, exist_ok=True),
-            RMDIR: lambda flight: os.rmdir(flight.operation.file.url),
+            steps.OPEN: self._open,
+            steps.CLOSE: self._close_reader,
+            steps.READ: self._read,
+            steps.VECTOR_READ: self._read,
+            steps.READ_FILE: self._read_whole,
+            steps.WRITE_FILE: self._write,
+            steps.CREATE: self._write,
+            steps.STAT: lambda flight: os.stat(flight.operation.file.url),
+            steps.DELETE: lambda flight: os.unlink(flight.operation.file.url),
+            steps.MKDIR: lambda flight: os.makedirs(flight.operation.file.url, exist_ok=True),
+            steps.RMDIR: lambda flight: os.rmdir(flight.operation.file.url),
         }
 
     def start(self, flight: Flight) -> None:

@@ -28,19 +28,7 @@ from .....collectors.http_requests import (
     TimedTlsConnection,
     follow_redirect,
 )
-from .....collectors.record.operation_steps import (
-    CLOSE,
-    CONNECT,
-    CREATE,
-    DELETE,
-    LOCATE,
-    MKDIR,
-    OPEN,
-    READ_FILE,
-    RMDIR,
-    STAT,
-    WRITE_FILE,
-)
+from .....collectors.record import operation_steps as steps
 from .....collectors.storage_access import make_tls_context
 from ..operation import Flight, Operation, StorageClient, classify_os_error, iterate_blocks
 from .xrootd_client import classify_http_status
@@ -54,14 +42,14 @@ _CLOSE_S = 5.0
 CHUNK = 1 << 18
 #: Operation -> method of its request; GET for those that read.
 METHODS: Mapping[str, str] = {
-    CONNECT: "OPTIONS",
-    OPEN: "HEAD",
-    STAT: "HEAD",
-    WRITE_FILE: "PUT",
-    CREATE: "PUT",
-    DELETE: "DELETE",
-    RMDIR: "DELETE",
-    MKDIR: "MKCOL",
+    steps.CONNECT: "OPTIONS",
+    steps.OPEN: "HEAD",
+    steps.STAT: "HEAD",
+    steps.WRITE_FILE: "PUT",
+    steps.CREATE: "PUT",
+    steps.DELETE: "DELETE",
+    steps.RMDIR: "DELETE",
+    steps.MKDIR: "MKCOL",
 }
 _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "OPTIONS": (200, 204, 405, 501),  # a server without OPTIONS is connected, too
@@ -84,7 +72,7 @@ def classify_response(
 ) -> str:
     """Return the failure class of a response's status; '' for the expected one."""
     method = methods.get(operation.name, "GET")
-    reading = (200,) if operation.name == READ_FILE else (206,)
+    reading = (200,) if operation.name == steps.READ_FILE else (206,)
     if status in _SUCCESSES.get(method, reading):
         return ""
     if status < 300:  # such as the whole file instead of a range
@@ -118,12 +106,12 @@ def check_single_range(response: Any, operation: Operation) -> None:
 
 
 def _has_parts(operation: Operation) -> bool:
-    return operation.name != READ_FILE and len(operation.chunks) != 1
+    return operation.name != steps.READ_FILE and len(operation.chunks) != 1
 
 
 def _find_checksum(operation: Operation) -> Optional[int]:
     """Find the checksum that the bytes of an operation must have; None for any."""
-    return operation.file.adler32 if operation.name == READ_FILE else None
+    return operation.file.adler32 if operation.name == steps.READ_FILE else None
 
 
 def _judge_bytes(operation: Operation, read: int, adler32: Optional[int] = None) -> str:
@@ -144,7 +132,7 @@ class HttpClient(StorageClient):
         OSError: certificates or token cannot be read.
     """
 
-    unsupported = frozenset({LOCATE, CLOSE})
+    unsupported = frozenset({steps.LOCATE, steps.CLOSE})
     #: Operation -> method of its request; GET for those that read.
     methods = METHODS
 
@@ -225,7 +213,7 @@ class HttpClient(StorageClient):
         url, headers = operation.file.url, {**HEADERS, **make_range_header(operation)}
         if operation.chunks:
             url = self._servers.get(operation.client, url)
-        sends = operation.name in (WRITE_FILE, CREATE)
+        sends = operation.name in (steps.WRITE_FILE, steps.CREATE)
         if sends:
             # Without a length the body would be sent in chunks, which not every server takes.
             headers["Content-Length"] = str(operation.file.size)
@@ -249,7 +237,7 @@ class HttpClient(StorageClient):
         if failure:
             response.close()  # instead of reading a whole file, for example
             return server, failure
-        if operation.name == OPEN and operation.keep:
+        if operation.name == steps.OPEN and operation.keep:
             self._servers[operation.client] = str(response.url)
         if operation.name in METHODS:
             return server, ""
@@ -260,7 +248,7 @@ class HttpClient(StorageClient):
                 return server, "not-supported"  # only the first of several ranges, for example
             body = await _read_parts(response, max_body_bytes(operation))
             return server, _judge_bytes(operation, count_parts(body, content_type, operation))
-        if operation.name != READ_FILE:
+        if operation.name != steps.READ_FILE:
             check_single_range(response, operation)
         read, adler32 = await _read_body(response, _find_checksum(operation) is not None)
         return server, _judge_bytes(operation, read, adler32)
@@ -371,7 +359,7 @@ class PlainHttpClient(StorageClient):
         OSError: certificates or token cannot be read.
     """
 
-    unsupported = frozenset({LOCATE, CLOSE})
+    unsupported = frozenset({steps.LOCATE, steps.CLOSE})
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s)
@@ -432,7 +420,7 @@ class PlainHttpClient(StorageClient):
             response = connection.getresponse()
             location = response.headers.get("Location")
             if response.status not in REDIRECTS or not location:
-                if operation.name == OPEN and operation.keep:
+                if operation.name == steps.OPEN and operation.keep:
                     self._servers[operation.client, origin] = url
                 return f"{parts.hostname}:{connection.port}", self._evaluate(response, operation)
             response.read(CHUNK)
@@ -451,7 +439,7 @@ class PlainHttpClient(StorageClient):
                 return "not-supported"  # only the first of several ranges, for example
             body = response.read(max_body_bytes(operation) + 1)
             return _judge_bytes(operation, count_parts(body, content_type, operation))
-        if operation.name != READ_FILE:
+        if operation.name != steps.READ_FILE:
             check_single_range(response, operation)
         has_checksum = _find_checksum(operation) is not None
         read, adler32 = self._read_body(response, checks=has_checksum)
@@ -480,14 +468,12 @@ class PlainHttpClient(StorageClient):
 
     def _find_connection(self, client: int, scheme: str, address: str) -> TimedConnection:
         key = client, scheme, address
-        connection = self._connections.get(key)
-        if connection is None:
-            connection = self._connections[key] = self._connect(scheme, address)
-        return connection
-
-    def _connect(self, scheme: str, address: str) -> TimedConnection:
-        deadline = Deadline(self.timeout_s)
-        if scheme == "https":
-            context = self._tls or make_tls_context(os.environ)
-            return TimedTlsConnection(address, deadline, context=context)
-        return TimedConnection(address, deadline)
+        if key not in self._connections:
+            deadline = Deadline(self.timeout_s)
+            if scheme == "https":
+                context = self._tls or make_tls_context(os.environ)
+                connection: TimedConnection = TimedTlsConnection(address, deadline, context=context)
+            else:
+                connection = TimedConnection(address, deadline)
+            self._connections[key] = connection
+        return self._connections[key]

@@ -12,19 +12,7 @@ import re
 from threading import Event, Lock
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
-from .....collectors.record.operation_steps import (
-    CONNECT,
-    CREATE,
-    DELETE,
-    LOCATE,
-    MKDIR,
-    OPEN,
-    READ_FILE,
-    RMDIR,
-    STAT,
-    VECTOR_READ,
-    WRITE_FILE,
-)
+from .....collectors.record import operation_steps as steps
 from ..operation import Flight, LoadFile, StorageClient
 from .xrootd_files import XrootdHandles, XrootdTransfer, find_server
 
@@ -41,7 +29,9 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 MAX_VECTOR = 1024
 
 _WARM_UP_S, _REFRESH_S = 2.0, 10.0
-_DOOR_OPERATIONS = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
+_DOOR_OPERATIONS = frozenset(
+    {steps.CONNECT, steps.LOCATE, steps.STAT, steps.DELETE, steps.MKDIR, steps.RMDIR}
+)
 
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
 _SERVER_RESPONSE = 400
@@ -210,9 +200,9 @@ class XrootdClient(StorageClient):
         operation = flight.operation
         if operation.handle < 0 and operation.name in _DOOR_OPERATIONS:
             self._ask_door(flight)
-        elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
+        elif operation.name in (steps.WRITE_FILE, steps.CREATE, steps.READ_FILE):
             self._transfer(flight)
-        elif operation.name == OPEN and operation.handle < 0 and not operation.keep:
+        elif operation.name == steps.OPEN and operation.handle < 0 and not operation.keep:
             self._handles.open_once(flight)
         else:
             self._handles.start(flight)
@@ -245,12 +235,12 @@ class XrootdClient(StorageClient):
 
         flight.send()
         send, *arguments = {
-            CONNECT: (door.ping,),  # the first request of a client makes its connection
-            LOCATE: (door.locate, path, self._no_flag),
-            STAT: (door.stat, path),
-            DELETE: (door.rm, path),
-            MKDIR: (door.mkdir, path, self._make_path),
-            RMDIR: (door.rmdir, path),
+            steps.CONNECT: (door.ping,),  # the first request of a client makes its connection
+            steps.LOCATE: (door.locate, path, self._no_flag),
+            steps.STAT: (door.stat, path),
+            steps.DELETE: (door.rm, path),
+            steps.MKDIR: (door.mkdir, path, self._make_path),
+            steps.RMDIR: (door.rmdir, path),
         }[operation.name]
         status = send(*arguments, timeout=timeout, callback=answered)
         if not status.ok:
@@ -266,7 +256,7 @@ class XrootdClient(StorageClient):
             _end_flight(flight, status, file, failure=failure)
             self._closing.pop(id(file), None)
 
-        reads = operation.name == READ_FILE
+        reads = operation.name == steps.READ_FILE
         flight.send()
         XrootdTransfer(file, flight, self._timeout, end).start(
             add_user(operation.file.url, operation.client),
@@ -305,7 +295,7 @@ def _end_flight(
     elif operation.chunks:
         read = 0
         if response is not None:
-            read = response.size if operation.name == VECTOR_READ else len(response)
+            read = response.size if operation.name == steps.VECTOR_READ else len(response)
         failure = "" if read == operation.bytes else "wrong-data"
     if failure:
         flight.fail(failure, server)

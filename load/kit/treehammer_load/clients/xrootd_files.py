@@ -246,11 +246,7 @@ class XrootdTransfer:
         self._position += len(block)
         self._check(
             self._file.write(
-                block,
-                position,
-                len(block),
-                timeout=self._timeout_s,
-                callback=self._finish_request,
+                block, position, len(block), timeout=self._timeout_s, callback=self._finish_request
             )
         )
 
