@@ -165,15 +165,12 @@ def _name_key(name: str) -> str:
     return f"axis_{name}" if name in FIGURE_NAMES else name
 
 
-def _format_number(value: float) -> str:
-    """Format a number with three significant digits, without an exponent."""
-    decimals = next((n for n, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)) if value >= limit), 3)
-    return f"{value:.{decimals}f}"
-
-
 def _make_column(key: str, title: str, factor: float = 1) -> TableColumn:
     def format_value(value: float) -> str:
-        return _format_number(value * factor)
+        """Format a number with three significant digits, without an exponent."""
+        value *= factor
+        limits = ((0, 99.95), (1, 9.995), (2, 0.9995))
+        return f"{value:.{next((n for n, limit in limits if value >= limit), 3)}f}"
 
     return TableColumn(key, title, format_value, is_number=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,8 @@ def parse_conditions(texts: Sequence[str]) -> list[Conditions]:
         if not items:
             raise ConfigError(f"{name} has no value", where=_WHERE)
         values.setdefault(name, []).extend(dict.fromkeys(items))
-    return [*_combine(values)]
+    combinations: Iterable[tuple[Any, ...]] = itertools.product(*values.values())
+    return [Conditions(**dict(zip(values, each, strict=True))) for each in combinations]
 
 
 def _parse_value(name: str, text: str) -> float | str:
@@ -78,9 +79,3 @@ def _parse_value(name: str, text: str) -> float | str:
     if not 0 <= number < 1e6:
         raise ConfigError(f"{name} is a number of 0 or more, not {text!r}", where=_WHERE)
     return number
-
-
-def _combine(values: dict[str, list[float | str]]) -> Iterator[Conditions]:
-    for combination in itertools.product(*values.values()):
-        choice: dict[str, Any] = dict(zip(values, combination, strict=True))
-        yield Conditions(**choice)

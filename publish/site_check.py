@@ -123,10 +123,9 @@ class PublishedSite:
             return
         if path.suffix == ".html" and (size := path.stat().st_size) > MAX_PAGE_BYTES:
             yield f"has {size / 1000:.0f} kB, more than {MAX_PAGE_BYTES / 1000:.0f} kB"
-        if path.suffix in (".html", ".svg", ".css"):
-            yield from self._check_references(file, path.read_text("utf-8"))
-
-    def _check_references(self, file: str, text: str) -> Iterator[str]:
+        if path.suffix not in (".html", ".svg", ".css"):
+            return
+        text = path.read_text("utf-8")
         identities = {*_IDENTITY.findall(text)}
         for match in _REFERENCE.finditer(text):
             address = (match[1] or match[2] or "").strip("\"'").replace("&amp;", "&")

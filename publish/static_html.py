@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import chain
 from xml.etree.ElementTree import Element, SubElement, TreeBuilder, tostring
 
 from treehammer.web.report_figures import draw_inline
@@ -255,14 +256,9 @@ def _unlink_marks(specification: dict[str, object], resolve: Resolve) -> None:
     if isinstance(meta, dict):
         meta["links"] = None
     datasets = specification.get("datasets")
-    for row in _list_rows(datasets if isinstance(datasets, dict) else {}):
+    for row in chain.from_iterable(datasets.values() if isinstance(datasets, dict) else ()):
         if "u" in row:
             row["u"] = resolve(str(row["u"]))
-
-
-def _list_rows(datasets: dict[str, list[dict[str, object]]]) -> Iterator[dict[str, object]]:
-    for rows in datasets.values():
-        yield from rows
 
 
 def _is_matrix(table: Element) -> bool:

@@ -265,7 +265,10 @@ def _group_by_cell(
         state = read.state or (read.planned_state if read.planned_state in STATES else "")
         key = CellKey(label, state, read.latency_ms, read.read, read.block_kib)
         references = direct[read.pair_key] if read.state else ()
-        by_key[key].append((read, _calculate_cost(read, references)))
+        # ln of the time over that of the direct reads of the same round.
+        times = [math.log(reference.metrics[SECONDS]) for reference in references]
+        cost = math.log(read.metrics[SECONDS]) - fmean(times) if times else None
+        by_key[key].append((read, cost))
     return by_key
 
 
@@ -298,14 +301,6 @@ def _describe_cache(read: CacheRead, references: Sequence[CacheRead]) -> tuple[s
         f"blocks of {read.cache_block_kib} KiB" if read.cache_block_kib else "",
         f"origin {origin}" if origin else "",
     )
-
-
-def _calculate_cost(read: CacheRead, references: Sequence[CacheRead]) -> float | None:
-    """Return ln of the time over that of the direct reads of the same round."""
-    if not references:
-        return None
-    times = [math.log(reference.metrics[SECONDS]) for reference in references]
-    return math.log(read.metrics[SECONDS]) - fmean(times)
 
 
 def _list_units(

@@ -90,17 +90,13 @@ def replace_file(target: Path) -> Iterator[Path]:
     Raises:
         StoreError: the file cannot be written.
     """
-    file = _sibling(target, "tmp")
+    file = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with _translate_write_errors(target):
             yield file
             file.replace(target)
     finally:
         file.unlink(missing_ok=True)
-
-
-def _sibling(target: Path, suffix: str) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")
 
 
 @contextmanager
@@ -164,18 +160,14 @@ def log_to_stderr(
         line_format: one of :data:`LOG_FORMATS`.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if line_format == JSON_FORMAT else _make_text_formatter())
+    form = logging.Formatter("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form.converter = time.gmtime
+    handler.setFormatter(JsonFormatter() if line_format == JSON_FORMAT else form)
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(level)
         logger.propagate = False
-
-
-def _make_text_formatter() -> logging.Formatter:
-    form = logging.Formatter("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    form.converter = time.gmtime
-    return form
 
 
 class SystemdNotifier:

@@ -221,7 +221,10 @@ def print_early(*blocks: Block) -> None:
     choice = _find_choice()
     if choice.form == TABLE and not choice.names:
         for block in blocks:
-            _print_block(block)
+            if isinstance(block, str):
+                print_hint(block)
+            else:
+                print_rows(block.rows, block.columns, title=block.title)
 
 
 def print_notes(*lines: str) -> None:
@@ -234,13 +237,6 @@ def print_remarks(lines: Iterable[str]) -> None:
     """Print lines on standard error, before the running command returns its output."""
     for line in lines:
         print_hint(line, err=True)
-
-
-def _print_block(block: Block) -> None:
-    if isinstance(block, str):
-        print_hint(block)
-        return
-    print_rows(block.rows, block.columns, title=block.title)
 
 
 def _print_selected(

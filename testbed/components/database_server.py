@@ -11,7 +11,6 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from treehammer.testbed import mount_namespace
@@ -20,9 +19,6 @@ from treehammer.testbed.components import postgres_server
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, write_secret
-
-if TYPE_CHECKING:  # psycopg is imported where it is used: it takes 0.15 s to load
-    pass
 
 LISTEN_ADDRESS = "127.0.0.1"
 #: Databases, and the roles that own them.

@@ -7,14 +7,12 @@ further doors, and be distant (:mod:`~treehammer.testbed.network`).
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
 import socket
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -229,16 +227,12 @@ class XrootdStorage(Component):
                 if not is_listening(door.prefix):
                     self._known_sites.discard(site)
                     return f"nothing listens at {door.prefix}"
-        lacking_sites = self._find_unknown_sites()
-        return f"the redirector does not know {', '.join(lacking_sites)}" if lacking_sites else ""
-
-    def _find_unknown_sites(self) -> list[str]:
-        """Find the sites that the redirector does not know; those that it knew are not asked again."""
-        unknown = [site for site in self.box.sites if site not in self._known_sites]
-        with ThreadPoolExecutor(max(len(unknown), 1)) as threads:
-            answers = [*threads.map(self._redirector_knows, unknown)]
-        self._known_sites |= {*itertools.compress(unknown, answers)}
-        return [site for site in unknown if site not in self._known_sites]
+        # Sites that the redirector knew are not asked for again.
+        for site in [site for site in self.box.sites if site not in self._known_sites]:
+            if not self._redirector_knows(site):
+                return f"the redirector does not know {site}"
+            self._known_sites.add(site)
+        return ""
 
     def _redirector_knows(self, site: str) -> bool:
         address = f"{self.links.hub.door_address}:{self.redirector_port}"

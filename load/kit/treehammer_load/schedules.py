@@ -112,10 +112,12 @@ def make_chunk_chooser(pattern: str, block: int, vector: int) -> ChunkChooser:
         block: bytes of one operation.
         vector: pieces of one vector read.
     """
+    edges = [block * number // vector for number in range(vector + 1)]
+    pieces = [edges[number + 1] - edges[number] for number in range(vector)]
     return {
         CONSECUTIVE: _ConsecutiveChunks(block).choose,
         RANDOM: lambda _client, size, generator: [(generator.randint(0, size - block), block)],
-        VECTOR: lambda _client, size, generator: _choose_vector(size, block, vector, generator),
+        VECTOR: lambda _client, size, generator: place_pieces(size, pieces, generator),
     }[pattern]
 
 
@@ -131,12 +133,6 @@ class _ConsecutiveChunks:
         number = self._next.get(client, generator.randrange(blocks))
         self._next[client] = (number + 1) % blocks
         return [(number * self._block, self._block)]
-
-
-def _choose_vector(size: int, block: int, vector: int, generator: random.Random) -> List[Chunk]:
-    """Cut a block into equal pieces at random positions."""
-    edges = [block * number // vector for number in range(vector + 1)]
-    return place_pieces(size, [edges[n + 1] - edges[n] for n in range(vector)], generator)
 
 
 def place_pieces(size: int, pieces: Sequence[int], generator: random.Random) -> List[Chunk]:
