@@ -368,8 +368,8 @@ class LocalBatch(BatchSystem):
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""
-        folders = (self._list_sandboxes(job) for job in self.select(_LISTED, [batch_id]))
-        return {number: folder for job in folders for number, folder in job.items()}
+        jobs = self.select(_LISTED, [batch_id])
+        return self._list_sandboxes(jobs[0]) if jobs else {}
 
     def _list_sandboxes(self, job: QueuedJob) -> dict[int, Path]:
         folders = {

@@ -223,9 +223,9 @@ class CampaignTracker:
                 sandboxes = self.sandboxes(job) if job.batch_id else {}
                 records = ((n, p) for n, box in sandboxes.items() for p in list_record_files(box))
                 for attempt, path in records:
-                    measurement = None
-                    if path not in self._added:
-                        measurement = read_record(path, job, attempt, rejected)
+                    if path in self._added:
+                        continue
+                    measurement = read_record(path, job, attempt, rejected)
                     if measurement is not None:
                         paths.append(path)
                         yield measurement
@@ -233,8 +233,13 @@ class CampaignTracker:
         try:
             result = self.store.add(read_records())
         finally:
-            # Rejected files have been moved, so no later call would find them.
-            self._fail_rejected_attempts(rejected)
+            # Their files have been moved, so that no later call would find them.
+            for item in rejected:
+                for attempt in self.store.attempts([item.job_id]):
+                    if attempt.number == item.attempt and not attempt.failure_class:
+                        message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
+                        failed = replace(attempt, failure_class="upload", message=message)
+                        self.store.set_attempts([failed])
         self._added.update(paths)
         self._clear_recovered_failures(campaign)
         return CollectResult(
@@ -280,15 +285,6 @@ class CampaignTracker:
         if changed_attempts or changed_jobs:
             self.store.set_attempts(changed_attempts)
             self.store.set_jobs(changed_jobs)
-
-    def _fail_rejected_attempts(self, rejected: Sequence[RejectedFile]) -> None:
-        """Mark attempts with rejected records as failed."""
-        for item in rejected:
-            for attempt in self.store.attempts([item.job_id]):
-                if attempt.number == item.attempt and not attempt.failure_class:
-                    message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
-                    failed = replace(attempt, failure_class="upload", message=message)
-                    self.store.set_attempts([failed])
 
     def cancel(self, campaign: CampaignRow) -> int:
         """Cancel the campaign's jobs that are not final and return their number."""

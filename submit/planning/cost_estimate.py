@@ -28,7 +28,6 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.planning import permission_checks
 from treehammer.submit.planning.job_planner import find_payload_memory_mb
 from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview, SiteCost
-from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
 
 #: Seconds from the start of a payload to its first read, for loading ROOT and compiling the loop.
@@ -262,26 +261,33 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
         plan: the plan to be submitted.
         costs: costs of that plan, from :func:`estimate_site_costs`.
     """
-    jobs_by_site: Counter[str] = Counter()
+    lines, jobs_by_site = [], Counter[str]()
+    for site in plan.sites:
+        doors = [door.door_label for door in plan.jobs.accesses if door.site.name == site.name]
+        jobs = plan.jobs.count_together(site, doors)
+        ceiling, name = site.ceilings.in_flight, "ceilings.in_flight"
+        if site.is_local and not 0 < ceiling < MAX_LOCAL_TOGETHER:
+            ceiling, name = MAX_LOCAL_TOGETHER, "the limit of the local batch system"
+        if 0 < ceiling < jobs:
+            lines.append(
+                f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
+                "start together and would wait for each other: plan fewer, -S repeats=N."
+            )
+    needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
+    if (usable := len(os.sched_getaffinity(0))) < needed:
+        lines.append(
+            f"This machine has {pluralize(usable, 'CPU')} for local jobs; threads = {needed} needs "
+            f"{needed}: -P threads={usable}."
+        )
     for cost in costs:
         jobs_by_site[cost.site] += cost.jobs
-    needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
-    usable = len(os.sched_getaffinity(0))
-    cpu_line = (
-        f"This machine has {pluralize(usable, 'CPU')} for local jobs; threads = {needed} needs "
-        f"{needed}: -P threads={usable}."
+    lines += (
+        f"Site {site.name} allows at most {site.ceilings.jobs:,} jobs in one campaign "
+        f"(ceilings.jobs); {jobs:,} are planned."
+        for site in plan.sites
+        if 0 < site.ceilings.jobs < (jobs := jobs_by_site[site.name])
     )
-    return [
-        *(line for site in plan.sites for line in _start_violations(plan, site)),
-        *([cpu_line] if usable < needed else []),
-        *(
-            f"Site {site.name} allows at most {site.ceilings.jobs:,} jobs in one campaign "
-            f"(ceilings.jobs); {jobs:,} are planned."
-            for site in plan.sites
-            if 0 < site.ceilings.jobs < (jobs := jobs_by_site[site.name])
-        ),
-        *_traffic_violations(plan, costs),
-    ]
+    return [*lines, *_traffic_violations(plan, costs)]
 
 
 def list_concurrency_bounds(plan: Plan) -> list[str]:
@@ -384,20 +390,6 @@ def _slots_by_site(plan: Plan) -> Counter[str]:
     for cluster in plan.clusters:
         slots[cluster.site.name] += min(cluster.in_flight, cluster.jobs)
     return slots
-
-
-def _start_violations(plan: Plan, site: Site) -> Iterator[str]:
-    """Describe why the jobs that start together cannot all run at once."""
-    doors = [access.door_label for access in plan.jobs.accesses if access.site.name == site.name]
-    jobs = plan.jobs.count_together(site, doors)
-    ceiling, name = site.ceilings.in_flight, "ceilings.in_flight"
-    if site.is_local and not 0 < ceiling < MAX_LOCAL_TOGETHER:
-        ceiling, name = MAX_LOCAL_TOGETHER, "the limit of the local batch system"
-    if 0 < ceiling < jobs:
-        yield (
-            f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
-            "start together and would wait for each other: plan fewer, -S repeats=N."
-        )
 
 
 def _sum_wall_times(costs: Iterable[SiteCost]) -> dict[str, float]:

@@ -215,7 +215,11 @@ def select_doors(
                 f"{limits[door.name][0].partition('. ')[0]}."
                 for door in site.doors[: site.doors.index(doors[0])]
             ]
-        closed, reopened = _restrict_doors(site, selection, options.include_excluded)
+        is_included = _is_included(site.name, options.include_excluded)
+        uses = selection.uses.restricted_doors(site.name)
+        states = {use.site: use.describe() for use in uses}
+        closed = {**({} if is_included else states), **selection.excluded}
+        reopened = states if is_included else {}
         candidates = _list_candidates(definition, readers, site, doors, closed)
         usable = [access for access in candidates if _label(access) not in closed]
         reasons = _select_reasons(candidates, closed)
@@ -227,7 +231,7 @@ def select_doors(
             continue
         storage.append(site)
         excluded |= reasons
-        included |= _select_reasons(candidates, reopened)
+        included |= _select_reasons(usable, reopened)
         accesses += usable
     selection = replace(
         selection,
@@ -239,18 +243,6 @@ def select_doors(
     )
     _refuse_empty_selection(selection)
     return replace(selection, notes=tuple(dict.fromkeys(_list_door_notes(definition, selection))))
-
-
-def _restrict_doors(
-    site: Site, selection: SiteSelection, include: Collection[str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return label -> reason, of doors that may not be used, and of those used nevertheless."""
-    states = {use.site: use.describe() for use in selection.uses.restricted_doors(site.name)}
-    if not _is_included(site.name, include):
-        return {**states, **selection.excluded}, {}
-    return {**selection.excluded}, {
-        label: state for label, state in states.items() if label not in selection.excluded
-    }
 
 
 def _select_reasons(accesses: Iterable[DoorAccess], reasons: Mapping[str, str]) -> dict[str, str]:

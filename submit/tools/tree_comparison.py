@@ -52,14 +52,9 @@ class TreeComparison:
     against: str
 
     @property
-    def commits(self) -> tuple[str, ...]:
-        """Values of the axis ``commit``, the base first."""
-        return tuple(self.plan.pinned_test.commits)
-
-    @property
     def names(self) -> dict[str, str]:
-        """Display names of these values."""
-        base, tree = self.commits
+        """Display names of the values of the axis ``commit``, the base first."""
+        base, tree = self.plan.pinned_test.commits
         return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
 
 

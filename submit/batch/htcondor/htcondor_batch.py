@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -272,7 +272,14 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        queue = self._fetch_queue([log for log, _ in groups])
+        submissions = sorted({log.submission.constraint for log, _ in groups})
+        # Ads of clusters by cluster and proc, -1 for the cluster's own.
+        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
+        retries = not all(log.is_complete for log, _ in groups)  # a complete log does without
+        for ad in self.connection.query_ads(
+            " || ".join(submissions), _QUEUE_PROJECTION, retries=retries
+        ):
+            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
         vanished: dict[EventLog, list[int]] = {}
         for log, procs in groups:
             ads = queue[log.cluster]
@@ -292,16 +299,6 @@ class HTCondorBatch(FolderBatch[Submission]):
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
-    def _fetch_queue(self, logs: Collection[EventLog]) -> Mapping[int, Mapping[int, ClassAdValues]]:
-        """Fetch the ads of clusters in the queue by cluster and proc, -1 for the cluster's own."""
-        constraint = " || ".join(sorted({log.submission.constraint for log in logs}))
-        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
-        # A complete log does without.
-        retries = not all(log.is_complete for log in logs)
-        for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
-            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
-        return queue
-
     def _ask_history(self, vanished: Mapping[EventLog, Sequence[int]]) -> set[str]:
         """Add to the logs how jobs left the queue; return the ids that the history does not know.
 
@@ -310,7 +307,13 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         if not vanished:
             return set()
-        ads = self._fetch_history(vanished)
+        # One query for all clusters: the schedd reads its whole history for each.
+        constraint = " || ".join(f"({log.constraint()})" for log in vanished)
+        staged_s = min(log.submission.staged_s for log in vanished)
+        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
+        projection = ("ClusterId", *JOB_PROJECTION)
+        history = self.connection.query_history(constraint, projection, since=since)
+        ads = {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in history}
         unknown: set[str] = set()
         for log, procs in vanished.items():
             ads_by_proc = {p: ads[log.cluster, p] for p in procs if (log.cluster, p) in ads}
@@ -325,18 +328,6 @@ class HTCondorBatch(FolderBatch[Submission]):
                 else:
                     unknown.add(log.batch_id(proc))
         return unknown
-
-    def _fetch_history(self, logs: Collection[EventLog]) -> dict[tuple[int, int], ClassAdValues]:
-        """Fetch the ads of jobs that left the queue by cluster and proc.
-
-        One query for all clusters: the schedd reads its whole history for each.
-        """
-        constraint = " || ".join(f"({log.constraint()})" for log in logs)
-        staged_s = min(log.submission.staged_s for log in logs)
-        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
-        projection = ("ClusterId", *JOB_PROJECTION)
-        ads = self.connection.query_history(constraint, projection, since=since)
-        return {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in ads}
 
     def _fetch_output(
         self, log: EventLog, procs: Sequence[int], ads: Mapping[int, ClassAdValues]

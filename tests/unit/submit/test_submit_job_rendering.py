@@ -1,4 +1,4 @@
-"""Rendering of jobs for batch systems: inputs, submit descriptions, quoting and authorities."""
+"""Rendering of jobs for batch systems: inputs, submit descriptions and their language, authorities."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ from plan_factory import (
 from treehammer.cli import cli
 from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
-from treehammer.errors import ConfigError, SourceError
+from treehammer.errors import BatchError, ConfigError, SourceError
 from treehammer.submit.batch.htcondor import submit_language
+from treehammer.submit.batch.htcondor.submit_description import Submission
+from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate
@@ -359,6 +361,56 @@ def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
 def test_shell_word_round_trips(path: str) -> None:
     word = submit_language.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
+
+
+def test_reserved_keys_are_refused() -> None:
+    job = JobDescription("job", "", {"a": Path("a")})
+
+    def build(text: str, folder: str = "/f") -> str:
+        submission = Submission.for_jobs(Path(folder), "c", text, ["job"])
+        return submission.full_description(text, [job], spool=True)
+
+    assert "max_materialize" not in build("max_materialize = 5\nuniverse = vanilla")
+    for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
+        with pytest.raises(BatchError, match="is set by Treehammer"):
+            build(f"universe = vanilla\n{line}\n")
+    with pytest.raises(BatchError, match="does not support folder names"):
+        build("", folder="/a$b")
+
+
+@pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
+def test_site_commands_are_accepted(name: str) -> None:
+    submit_language.check_site_command(name, "1", ())
+
+
+def test_description_lines_are_checked() -> None:
+    submit_language.check_description(
+        "# comment\n\nif version > 23\n  rank = \\\n    Memory\nendif\nmine = 4\n"
+        "request_cpus = $(mine)\nMy.Text @=END\nany thing = goes\n@END\n+Own = 1\n",
+        "here",
+    )
+    for text in ("rnak = 1\n", "queue 7\n", "no assignment\n"):
+        with pytest.raises(ConfigError, match=r"template\.j2"):
+            submit_language.check_description(text, "template.j2")
+
+
+@pytest.mark.parametrize("value", ["x \\", "x\ny"])
+def test_continued_line_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"\+Project.*continues on the next line"):
+        submit_language.check_site_command("+Project", value, ())
+    with pytest.raises(ConfigError, match="here"):
+        submit_language.check_description("My.Project = x \\\n", "here")
+
+
+def test_known_commands_include_reserved_ones() -> None:
+    assert (
+        set(submit_language.RESERVED_COMMANDS) - {"queue"} <= submit_language.load_known_commands()
+    )
+    assert {
+        "accounting_group",
+        "x509userproxy",
+        "use_oauth_services",
+    } <= submit_language.load_known_commands()
 
 
 @pytest.fixture
