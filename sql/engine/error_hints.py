@@ -7,12 +7,24 @@ from treehammer.sql.core.measurement_columns import DAMAGED_VALUE
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = 30.0
 
-_RETRY_HINT = "Nothing was written. Run the command again when the other one has ended."
 _COMMITTED_INTACT = "what was committed before is intact."
-
-# The database has the right revision but an incomplete schema.
-_SCHEMA_INCOMPLETE = "the database lacks something that this version needs"
 _CHECK_HINT = "Run: treehammer db check"
+
+# Meanings and remedies that several kinds of databases share.
+_LOCKED = (
+    f"another process held the database for more than {BUSY_SECONDS:.0f} s",
+    "Nothing was written. Run the command again when the other one has ended.",
+)
+# The database has the right revision but an incomplete schema.
+_SCHEMA_INCOMPLETE = ("the database lacks something that this version needs", _CHECK_HINT)
+_CONNECTION_LOST = (
+    "the connection to the server was lost",
+    f"Run the command again when the server is back; {_COMMITTED_INTACT}",
+)
+_NO_ANSWER = (
+    "the server does not answer",
+    "Check that it runs, and host and port in the URL.",
+)
 
 _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
 
@@ -21,11 +33,7 @@ INDEX_ROW_TOO_LONG = "index row"
 
 # Parts of SQLite's messages, separated by |, their meaning and remedy.
 _SQLITE_HINTS = (
-    (
-        "locked",
-        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
-        _RETRY_HINT,
-    ),
+    ("locked", *_LOCKED),
     (
         "full",
         "there is no room left to write",
@@ -54,11 +62,7 @@ _SQLITE_HINTS = (
         "Put it back from a backup, or move it away and run 'treehammer collect': "
         "the records of jobs stay in the spool.",
     ),
-    (
-        "no such table|no such column|has no column",
-        _SCHEMA_INCOMPLETE,
-        _CHECK_HINT,
-    ),
+    ("no such table|no such column|has no column", *_SCHEMA_INCOMPLETE),
     (
         "not a database",
         "this file is not an SQLite database",
@@ -68,11 +72,7 @@ _SQLITE_HINTS = (
 
 # Messages of PostgreSQL's server and libpq; the first match counts.
 _POSTGRESQL_HINTS = (
-    (
-        "lock timeout",
-        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
-        _RETRY_HINT,
-    ),
+    ("lock timeout", *_LOCKED),
     (
         'prepared statement "',
         "a pooler in front of the server mixes up prepared statements",
@@ -154,11 +154,7 @@ _POSTGRESQL_HINTS = (
         "the server has no such database",
         "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
     ),
-    (
-        "does not exist",
-        _SCHEMA_INCOMPLETE,
-        _CHECK_HINT,
-    ),
+    ("does not exist", *_SCHEMA_INCOMPLETE),
     (
         "permission denied for schema",
         "this user may not make tables here",
@@ -195,24 +191,18 @@ _POSTGRESQL_HINTS = (
         "server closed the connection|terminating connection|connection is lost|"
         "connection is closed|consuming input failed|no connection to the server|"
         "could not receive data|could not send data|server conn crashed",
-        "the connection to the server was lost",
-        f"Run the command again when the server is back; {_COMMITTED_INTACT}",
+        *_CONNECTION_LOST,
     ),
     (
         "connection refused|no such file or directory|timeout expired|connection timeout|"
         "could not translate host name|failed to resolve host|no route to host|"
         "network is unreachable|server login has been failing|starting up|shutting down",
-        "the server does not answer",
-        "Check that it runs, and host and port in the URL.",
+        *_NO_ANSWER,
     ),
 )
 # Messages of Oracle's server (ORA) and of python-oracledb (DPY).
 _ORACLE_HINTS = (
-    (
-        "ora-30006|ora-00054|ora-00060",
-        f"another process held the database for more than {BUSY_SECONDS:.0f} s",
-        _RETRY_HINT,
-    ),
+    ("ora-30006|ora-00054|ora-00060", *_LOCKED),
     (
         "ora-01017|dpy-4001|ora-01005|dpy-3001",
         "the server refuses the user's name or password",
@@ -265,14 +255,12 @@ _ORACLE_HINTS = (
         "dpy-6000|dpy-6002|dpy-6005|ora-12541|ora-12170|ora-01033|ora-01034|ora-01089|"
         "name or service not known|temporary failure in name resolution|"
         "no address associated",
-        "the server does not answer",
-        "Check that it runs, and host and port in the URL.",
+        *_NO_ANSWER,
     ),
     (
         "ora-03113|ora-03114|ora-03135|ora-00028|ora-02396|ora-12537|ora-12547|dpy-4011|"
         "dpy-1001|dpy-4024",
-        "the connection to the server was lost",
-        f"Run the command again when the server is back; {_COMMITTED_INTACT}",
+        *_CONNECTION_LOST,
     ),
     (
         "ora-01653|ora-01654|ora-01691|ora-01658|ora-01652|ora-19809",
@@ -315,11 +303,7 @@ _ORACLE_HINTS = (
         "Use the user who owns the tables: Treehammer looks for them under the user's own name. "
         + _CHECK_HINT,
     ),
-    (
-        "ora-00904",
-        _SCHEMA_INCOMPLETE,
-        _CHECK_HINT,
-    ),
+    ("ora-00904", *_SCHEMA_INCOMPLETE),
     (
         "ora-16000",
         "the database may not be written",

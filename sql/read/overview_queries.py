@@ -245,25 +245,19 @@ def list_campaigns_since(store: ResultsReader, us: int) -> list[CampaignRow]:
 
 def load_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[CampaignState]:
     """Load the states of these campaigns, newest first."""
-    rows: list[CampaignRow] = []
     jobs: dict[str, Counter[str]] = defaultdict(Counter)
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
     last_us: dict[str, int] = {}
-    owners: dict[str, str] = {}
-    count = sa.func.count()
+    columns = campaign_owner.c.campaign_id, campaign_owner.c.owner
+    of_others = sa.select(*columns).where(campaign_owner.c.owner != LOCAL_OWNER)
+    by = (job.c.campaign_id, job.c.state)
+    states = sa.select(*by, sa.func.count()).group_by(*by)
     with store.connection() as connection:
+        rows = load_rows_by_ids(connection, CampaignRow, sa.select(campaign), campaign.c.id, ids)
+        owners = dict(map(tuple, load_by_ids(connection, of_others, columns[0], ids)))
+        for id_, state, number in load_by_ids(connection, states, job.c.campaign_id, ids):
+            jobs[id_][state] = number
         for chunk in split_ids(ids):
-            rows += load_rows(
-                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(chunk))
-            )
-            columns = campaign_owner.c.campaign_id, campaign_owner.c.owner
-            query = sa.select(*columns).where(campaign_owner.c.campaign_id.in_(chunk))
-            rows_of_owners = connection.execute(query.where(campaign_owner.c.owner != LOCAL_OWNER))
-            owners |= dict(map(tuple, rows_of_owners))
-            by = (job.c.campaign_id, job.c.state)
-            states = sa.select(*by, count).where(job.c.campaign_id.in_(chunk)).group_by(*by)
-            for id_, state, number in connection.execute(states):
-                jobs[id_][state] = number
             last_us |= _count_outcomes(connection, chunk, outcomes)
     rows.sort(key=lambda row: (-row.created_us, row.id))
     return [

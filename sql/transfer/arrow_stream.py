@@ -134,25 +134,6 @@ def companion_schema(name: str) -> pa.Schema:
     )
 
 
-def _flat_operation_schema() -> pa.Schema:
-    return pa.schema(
-        [
-            _build_field(ID_COLUMN, "text", "Identity of the measurement."),
-            _build_field("line", "int", "Order of the row in its measurement, from 0."),
-            *(
-                _build_field(m.name, m.type, _describe(m.meaning, m.unit))
-                for m in OPERATION_METRICS
-            ),
-            *(
-                _build_field(
-                    name, "float", f"{name.removesuffix('_s')} of the latencies, within 1 % [s]"
-                )
-                for name in QUANTILES
-            ),
-        ]
-    )
-
-
 # Streams
 
 
@@ -232,7 +213,22 @@ def _build_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 def stream_operations(reader: ResultsReader, selection: Selection) -> RowStream:
     """Stream the flat table of the selected measurements' operations."""
-    schema = _flat_operation_schema()
+    schema = pa.schema(
+        [
+            _build_field(ID_COLUMN, "text", "Identity of the measurement."),
+            _build_field("line", "int", "Order of the row in its measurement, from 0."),
+            *(
+                _build_field(m.name, m.type, _describe(m.meaning, m.unit))
+                for m in OPERATION_METRICS
+            ),
+            *(
+                _build_field(
+                    name, "float", f"{name.removesuffix('_s')} of the latencies, within 1 % [s]"
+                )
+                for name in QUANTILES
+            ),
+        ]
+    )
 
     def iter_rows() -> Iterator[dict[str, Any]]:
         with reader.snapshot() as snapshot:
