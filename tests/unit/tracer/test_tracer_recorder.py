@@ -375,6 +375,7 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     assert file.list_reads() == [(0, 300), (0, 300), (500, 10), (900, 20)]
     assert (file.opens, file.calls, file.bytes, file.touched) == (1, 3, 630, 330)
     assert (file.size, file.sequential) == (49_659_956, 1)
+    assert (file.skipped_forward, file.skipped_backward) == (200 + 390, 300)
     values = summarize_reads(reads)
     assert (values["files_read"], values["bytes_read"], values["read_calls"]) == (1, 630, 3)
     assert "behind a door they are listed by ROOT" in describe_map(file)["map_missing"]

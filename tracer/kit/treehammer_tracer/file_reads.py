@@ -62,12 +62,16 @@ class FileReads:
 
     def add_read(self, offset: int, length: int, last_end: int) -> int:
         """Add a read of a process, whose last one ended at an offset; return the end of this one."""
+        self.sequential += length > 0 and offset == last_end
+        return self.add_block(offset, length, last_end)
+
+    def add_block(self, offset: int, length: int, last_end: int) -> int:
+        """Add a block of a read, as :meth:`add_read`."""
         self.offsets.append(offset)
         self.lengths.append(length)
         if not length:
             return last_end
         skipped = offset - last_end
-        self.sequential += skipped == 0
         self.skipped_forward += max(0, skipped)
         self.skipped_backward += max(0, -skipped)
         return offset + length
@@ -165,19 +169,24 @@ def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
     has_urls = any("://" in file.path and not file.is_connection for file in data)
     # Connections carried what the XRootD client read.
     read = [file for file in data if file.calls and not (has_urls and file.is_connection)]
-    local = [file for file in read if not file.is_connection]
-    mapped = sum(file.mapped_bytes for file in data)
     values: Dict[str, Any] = {
         "files_read": len(read),
         "bytes_read": sum(file.bytes for file in read),
         "read_calls": sum(file.calls for file in read),
         "read_wait_s": sum(file.read_ns for file in read) / 1e9,
-        "mapped_bytes": mapped,
+        "mapped_bytes": sum(file.mapped_bytes for file in data),
     }
-    touched = [file.touched for file in local]
-    if local and None not in touched:
-        values["bytes_touched"] = sum(size for size in touched if size is not None)
-        values["read_calls_sequential"] = sum(file.sequential for file in local)
-        values["skipped_forward_bytes"] = sum(file.skipped_forward for file in local)
-        values["skipped_backward_bytes"] = sum(file.skipped_backward for file in local)
-    return values
+    return {**values, **_sum_distances([file for file in read if not file.is_connection])}
+
+
+def _sum_distances(files: Sequence[FileReads]) -> Dict[str, int]:
+    """Sum what offsets tell; nothing if some reads have none."""
+    touched = [file.touched for file in files]
+    if not files or None in touched:
+        return {}
+    return {
+        "bytes_touched": sum(size for size in touched if size is not None),
+        "read_calls_sequential": sum(file.sequential for file in files),
+        "skipped_forward_bytes": sum(file.skipped_forward for file in files),
+        "skipped_backward_bytes": sum(file.skipped_backward for file in files),
+    }

@@ -45,6 +45,4 @@ def _add_read(file: FileReads, operation: RecordedOperation, ends: Dict[str, int
     file.read_ns += round(1e9 * (operation.end_s - operation.start_s))
     file.sequential += operation.chunks[0][0] == ends.get(file.path, 0)
     for offset, length in operation.chunks:
-        file.offsets.append(offset)
-        file.lengths.append(length)
-        ends[file.path] = offset + length
+        ends[file.path] = file.add_block(offset, length, ends.get(file.path, 0))
