@@ -72,7 +72,7 @@ def warm_up_payloads(with_frames: bool) -> None:
         path = os.path.join(folder, "warm.root")
         for write in (root.treehammer.WriteWarmUpNTuple, root.treehammer.WriteWarmUpFile):
             write(path, "warm")
-            payload_report.compute_checksum(root, replace(task, urls=[path], tree="warm"))
+            payload_report.compute_value_hashes(root, replace(task, urls=[path], tree="warm"))
             if with_frames:
                 root.treehammer_warm_up_frame(path)
 
