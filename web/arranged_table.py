@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -56,9 +56,20 @@ class TableArrangement:
         """Filter and sort all rows of a table; unknown columns are refused."""
         if not self or not table.is_arrangeable:
             return table
-        rows = [row for row in table.rows if self._matches(table, row)]
+        columns = {column.key: column for column in table.text_columns}
+        rows = list(table.rows)
+        for word in self.words:
+            texts = (" ".join(column.cell_text(row) for column in columns.values()) for row in rows)
+            rows = [row for row, text in zip(rows, texts, strict=True) if word in text.casefold()]
+        if self.key and self.key not in columns:
+            key, keys = self.key[:40], ", ".join(columns)
+            raise ConfigError(f"{_SORT}{self.table} must be one of {keys}, not {key!r}")
         if self.key:
-            rows = _sort_rows(rows, self._find_column(table), descending=self.descending)
+            values = [(_sort_value(row, columns[self.key]), row) for row in rows]
+            filled = [(value, row) for value, row in values if value is not None]
+            filled.sort(key=lambda pair: pair[0], reverse=self.descending)
+            # Rows without a value come last in either direction.
+            rows = [row for _, row in filled] + [row for value, row in values if value is None]
         return replace(table, rows=rows, arranged_from=table.rows)
 
     def next_order(self, column: TableColumn) -> str | None:
@@ -80,33 +91,10 @@ class TableArrangement:
             return ""
         return "descending" if self.descending else "ascending"
 
-    def _find_column(self, table: DataTable) -> TableColumn:
-        for column in table.text_columns:
-            if column.key == self.key:
-                return column
-        column_keys = ", ".join(column.key for column in table.text_columns)
-        raise ConfigError(
-            f"{_SORT}{self.table} must be one of {column_keys}, not {self.key[:40]!r}"
-        )
-
-    def _matches(self, table: DataTable, row: Row) -> bool:
-        if not self.words:
-            return True
-        text = " ".join(column.cell_text(row) for column in table.text_columns).casefold()
-        return all(word in text for word in self.words)
-
 
 def is_arrangement(parameter: str) -> bool:
     """Return whether a parameter of a page arranges one of its tables."""
     return parameter.startswith((_SORT, _FIND))
-
-
-def _sort_rows(rows: Sequence[Row], column: TableColumn, *, descending: bool) -> list[Row]:
-    """Sort rows by a column; rows without a value come last in either direction."""
-    values = [(_sort_value(row, column), row) for row in rows]
-    filled = [(value, row) for value, row in values if value is not None]
-    filled.sort(key=lambda pair: pair[0], reverse=descending)
-    return [row for _, row in filled] + [row for value, row in values if value is None]
 
 
 def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:

@@ -103,7 +103,11 @@ _COLUMNS: Mapping[str, TableColumn] = {declared.key: declared for declared in _D
 
 def column(key: str, title: str = "", **changes: Any) -> TableColumn:
     """Return the usual column of a value, with another title or other attributes if given."""
-    usual = _COLUMNS.get(key) or _describe_metric(key)
+    usual, metric = _COLUMNS.get(key), METRICS_BY_NAME.get(key)
+    if usual is None and metric and metric.type in ("int", "float"):
+        usual = metric_column(key)
+    elif usual is None:
+        usual = TableColumn(key, title_column(key) if metric else key.replace("_", " "))
     return replace(usual, title=title or usual.title, **changes)
 
 
@@ -115,15 +119,6 @@ def hidden(key: str, **changes: Any) -> TableColumn:
 def columns(*keys: str) -> tuple[TableColumn, ...]:
     """Return the usual columns of several values."""
     return tuple(map(column, keys))
-
-
-def _describe_metric(key: str) -> TableColumn:
-    metric = METRICS_BY_NAME.get(key)
-    if metric is None:
-        return TableColumn(key, key.replace("_", " "))
-    if metric.type in ("int", "float"):
-        return metric_column(key)
-    return TableColumn(key, title_column(key))
 
 
 def count_columns(*keys: str) -> tuple[TableColumn, ...]:

@@ -58,7 +58,9 @@ def aligned_format(
     values: Iterable[float | None], unit: DisplayUnit
 ) -> Callable[[float | None], str]:
     """Build a formatter that writes all values with the same number of decimals."""
-    largest = unit.convert(_largest_magnitude(values))
+    # A figure has thousands of values.
+    magnitudes = [abs(value) for value in values if value is not None]
+    largest = unit.convert(max(filter(math.isfinite, magnitudes), default=0.0))
     plain = not largest or 1e-4 <= largest < 1e9
     digits = max(_MAX_DIGITS - 1 - math.floor(math.log10(largest)), 0) if plain and largest else 0
 
@@ -76,12 +78,6 @@ def aligned_format(
         return write_minus(f"{number:,.{digits}f}")
 
     return write
-
-
-def _largest_magnitude(values: Iterable[float | None]) -> float:
-    # A figure has thousands of values.
-    magnitudes = [abs(value) for value in values if value is not None]
-    return max(filter(math.isfinite, magnitudes), default=0.0)
 
 
 def format_per_cent(share: float | None) -> str:

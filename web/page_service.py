@@ -223,6 +223,9 @@ class PageContext:
 
     def _template_values(self, request: Request) -> dict[str, Any]:
         root = request.scope.get("root_path", "")
+        docs = f"{root}{self.docs}" if self.docs.startswith("/") else self.docs
+        menu = [(name, title, addresses.link_to(name)) for name, title in self.menu.items()]
+        path = addresses.requested_path()
         return {
             # A crawler would follow each choice of each view: tens of thousands of addresses.
             "is_generated": bool(request.url.query),
@@ -234,20 +237,13 @@ class PageContext:
             "min_sortable_rows": arranged_table.MIN_SORTABLE_ROWS,
             "min_filtered_rows": arranged_table.MIN_FILTERED_ROWS,
             "menu": [
-                (name, title, _is_current(addresses.link_to(name)))
-                for name, title in self.menu.items()
+                (name, title, path == address or path.startswith(f"{address}/"))
+                for name, title, address in menu
             ],
             "signed_in": bool(session_token(request)),
-            "docs": self._find_help(root, getattr(request.state, "help", "pages")),
+            "docs": docs and f"{docs.rstrip('/')}/{getattr(request.state, 'help', 'pages')}/",
             "version": __version__,
         }
-
-    def _find_help(self, root: str, name: str) -> str:
-        """Find the address of a page of the documentation; '' without documentation."""
-        if not self.docs:
-            return ""
-        prefix = root if self.docs.startswith("/") else ""
-        return f"{prefix}{self.docs.rstrip('/')}/{name}/"
 
 
 @asynccontextmanager
@@ -306,10 +302,3 @@ def error_sentence(error: TreehammerError) -> str:
     where = where.replace("--where", "").strip()
     text = f"{where}: {error.message}" if where else error.message
     return f"{text}. {error.hint}".strip() if error.hint else text
-
-
-def _is_current(address: str) -> bool:
-    path = addresses.requested_path()
-    return path == address or (
-        address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
-    )

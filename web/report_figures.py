@@ -207,12 +207,13 @@ def draw_efficiency_figure(
     places = list(dict.fromkeys(cell.place for cell in cells))
     names = _name_series(cells, axis)
     numbers = {name: number for number, name in enumerate(names)}
-    marks = [
-        _make_mark(
-            cell.spreads["eff_job"], numbers[cell.variant, cell.value], places.index(cell.place)
-        )
-        for cell in cells
-    ]
+    marks = []
+    for cell in cells:
+        spread = cell.spreads["eff_job"]
+        mean, rms, line = spread.mean, spread.rms, numbers[cell.variant, cell.value]
+        # A single execution has no bar, as its length of zero would suggest certainty.
+        low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
+        marks.append(FigureMark(line, places.index(cell.place), mean, low, high, spread.n))
     series = style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
@@ -243,13 +244,6 @@ def _name_series(cells: Sequence[ExecutionCell], axis: str) -> Mapping[tuple[str
         (variant, value): f"{before.format(variant)}{axis}={value}"
         for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
     }
-
-
-def _make_mark(spread: MeanAndRms, series: int, place: int) -> FigureMark:
-    """Make the mark of a mean; a single execution has no bar, as its length of zero would suggest certainty."""
-    mean, rms = spread.mean, spread.rms
-    low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
-    return FigureMark(series, place, mean, low, high, count=spread.n)
 
 
 def draw_section(figure: Figure) -> InlineFigure:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -103,19 +104,18 @@ class MeasurementIngest:
         grant = await self._access_control.require_submitter(request)
         sender = make_sender(request, grant)
         async with self._budget.read_body(request, self._limits, grant) as body:
-            measurements = await self._parse_body(body, grant)
+            parse = partial(parse_measurements, body, grant, self._limits)
+            if len(body) <= LARGE_BODY_BYTES:
+                measurements = parse()
+            else:
+                async with self._one_at_a_time:
+                    measurements = await asyncio.to_thread(parse)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
             result = await self._write(measurements, sender) if measurements else AddResult(0, 0)
         outcome = MeasurementsStored(
             new=result.new, known=result.duplicates, conflicting=list(result.conflicting)
         )
         return AsciiJSONResponse(outcome.model_dump())
-
-    async def _parse_body(self, body: bytes, grant: AccessGrant) -> Sequence[Measurement]:
-        if len(body) <= LARGE_BODY_BYTES:
-            return parse_measurements(body, grant, self._limits)
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(parse_measurements, body, grant, self._limits)
 
     async def _write(self, measurements: Sequence[Measurement], sender: Sender) -> AddResult:
         try:
@@ -148,7 +148,10 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
         try:
             measurement = Measurement.from_document(item)
             require_unflagged(measurement)
-            _require_own_campaign(measurement, grant, index)
+            job = (measurement.values["campaign_id"], measurement.values["job_id"])
+            if grant.job_id is not None and job != (grant.campaign_id, grant.job_id):
+                text = f"measurement {index} does not belong to the job of this token"
+                raise RequestRefusedError(403, text)
             measurements.append(measurement)
         except RecordError as error:
             reasons = [reason[:MAX_REASON_CHARS] for reason in error.problems[:MAX_REASONS]]
@@ -175,16 +178,6 @@ def _parse_items(body: bytes, limits: RequestLimits) -> list[Any]:
             413, f"{len(items)} measurements in one request; send at most {limits.measurements}"
         )
     return items
-
-
-def _require_own_campaign(measurement: Measurement, grant: AccessGrant, index: int) -> None:
-    if grant.job_id is None:
-        return
-    owner = (measurement.values["campaign_id"], measurement.values["job_id"])
-    if owner != (grant.campaign_id, grant.job_id):
-        raise RequestRefusedError(
-            403, f"measurement {index} does not belong to the job of this token"
-        )
 
 
 def _invalid_measurements(errors: Sequence[dict[str, Any]]) -> RequestRefusedError:
@@ -281,7 +274,14 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         ) from None
     plan = model.campaign.plan
     _require_storable_plan(plan)
-    upload = _build_rows(document, plan)
+    campaign = CampaignRow(**{**document["campaign"], "plan": plan})
+    jobs, attempts = [], []
+    for values in document["jobs"]:
+        columns = {name: value for name, value in values.items() if name != "attempts"}
+        jobs.append(JobRow(campaign_id=campaign.id, **columns))
+        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
+    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
+    upload = CampaignUpload(campaign, jobs, attempts, replicas)
     duplicates = [
         *_find_duplicates("job", (job.id for job in upload.jobs)),
         *_find_duplicates(
@@ -292,17 +292,6 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
     if duplicates:
         raise CampaignDocumentError(duplicates)
     return upload
-
-
-def _build_rows(document: Any, plan: CampaignPlan) -> CampaignUpload:
-    campaign = {**document["campaign"], "plan": plan}
-    jobs, attempts = [], []
-    for values in document["jobs"]:
-        columns = {name: value for name, value in values.items() if name != "attempts"}
-        jobs.append(JobRow(campaign_id=campaign["id"], **columns))
-        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
-    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
-    return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
 
 
 def _require_storable_plan(plan: CampaignPlan) -> None:

@@ -80,7 +80,12 @@ def _page_data(context: PageContext, page: Page, operation: PageOperation) -> Pa
     def answer(store: Store, request: Request) -> Response:
         operation.full_query.parse(request, strict=True)
         form = CSV if request.query_params.get("format") == CSV else JSON
-        content = page.answer(store, _as_table_request(request, form), context.resources)
+        # Some pages return more to programs.
+        text = request.scope["query_string"]
+        if "format" not in request.query_params:
+            text = b"&".join(part for part in (text, f"format={form}".encode()) if part)
+        asked = Request({**request.scope, "query_string": text}, request.receive)
+        content = page.answer(store, asked, context.resources)
         if isinstance(content, Response):
             return content
         if not content.about.keys() >= {*operation.about}:
@@ -96,34 +101,21 @@ def _page_data(context: PageContext, page: Page, operation: PageOperation) -> Pa
     return answer
 
 
-def _as_table_request(request: Request, form: str) -> Request:
-    """Add ``format`` to a request, since some pages return more to programs."""
-    query = request.scope["query_string"]
-    if "format" not in request.query_params:
-        query = b"&".join(part for part in (query, f"format={form}".encode()) if part)
-    return Request({**request.scope, "query_string": query}, request.receive)
-
-
 def _stream_route(context: PageContext) -> BaseRoute:
     """Return the route of a campaign's operations."""
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT_CHUNKS)
 
     def answer(store: Store, request: Request) -> Response:
         query = CampaignOperationsQuery.parse(request, strict=True)
-        owners = _list_owners(store, query.campaign_id)
+        with store.snapshot() as snapshot:
+            owners = snapshot.operation_owners(Selection((query.campaign_id,)), OWNER_COLUMNS)
+        if not owners:
+            raise NothingToDoError("no campaign with operations has this identity")
         lines = _stream_lines(context.resources.database, owners, limiter)
         return StreamingResponse(lines, media_type=JSON_LINES)
 
     path = allow_any_text(CAMPAIGN_OPERATIONS_PATH)
     return context.page_route(path, answer, "api-getCampaignOperations")
-
-
-def _list_owners(store: Store, campaign_id: str) -> list[Owner]:
-    with store.snapshot() as snapshot:
-        owners = snapshot.operation_owners(Selection((campaign_id,)), OWNER_COLUMNS)
-    if not owners:
-        raise NothingToDoError("no campaign with operations has this identity")
-    return owners
 
 
 async def _stream_lines(

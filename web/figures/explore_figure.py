@@ -133,7 +133,12 @@ def _place_marks(
     marks: dict[int, list[FigureMark]] = defaultdict(list)
     for point, panel, place, line in zip(points, *numbers, strict=True):
         if panel is not None and place is not None and line is not None:
-            marks[panel].append(_make_mark(point, unit, line, place))
+            mean, low, high = point.mean or 0.0, None, None
+            # A single execution has no error bar.
+            if point.number > 1 and point.rms is not None:
+                low, high = unit.convert(mean - point.rms), unit.convert(mean + point.rms)
+            mark = FigureMark(line, place, unit.convert(mean), low, high, point.number)
+            marks[panel].append(mark)
     return marks
 
 
@@ -169,14 +174,6 @@ def figure_unit(query: ExploreQuery) -> DisplayUnit:
     if query.view == View.RELATIVE:
         return DisplayUnit("%", 0.01)
     return find_display_unit(query.metric)
-
-
-def _make_mark(point: FigurePoint, unit: DisplayUnit, series: int, place: int) -> FigureMark:
-    """Make the mark of a mean; a single execution has no error bar."""
-    mean, low, high = point.mean or 0.0, None, None
-    if point.number > 1 and point.rms is not None:
-        low, high = unit.convert(mean - point.rms), unit.convert(mean + point.rms)
-    return FigureMark(series, place, unit.convert(mean), low, high, point.number)
 
 
 def name_outliers(layout: FigureLayout, unit: str) -> tuple[FigureLayout, str]:
@@ -245,16 +242,12 @@ class GroupNames:
     def _list_keys(self, points: Sequence[FigurePoint]) -> list[tuple[Scalar, ...]]:
         return [tuple(point.key.get(name) for name in self.columns) for point in points]
 
-    def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
-        """Label points."""
-        return [*map(self._texts.__getitem__, self._list_keys(points))]
-
     def number_points(
         self, points: Sequence[FigurePoint], labels: Iterable[str]
     ) -> list[int | None]:
         """Number points by their place among labels; None for those without one."""
         numbers = {label: number for number, label in enumerate(labels)}
-        return [*map(numbers.get, self.label_points(points))]
+        return [numbers.get(self._texts[key]) for key in self._list_keys(points)]
 
     @property
     def title(self) -> str:
@@ -275,7 +268,7 @@ class GroupNames:
     @property
     def are_time(self) -> bool:
         """Whether all labels are valid days, weeks or months."""
-        return is_time_axis(self.column, self.all)
+        return self.column in (DAY, WEEK, MONTH) and all(map(_is_day, self.all))
 
     def select_drawable(self, limit: int) -> list[str]:
         """Select the first labels up to a limit; of times the newest."""
@@ -356,11 +349,6 @@ _TIME_FORMATS: Mapping[str, Callable[[int], str]] = {
     WEEK: _format_day,
     MONTH: lambda number: f"{number // 100:04}-{number % 100:02}",
 }
-
-
-def is_time_axis(column: str, places: Sequence[str]) -> bool:
-    """Return whether places are valid days, weeks or months."""
-    return column in (DAY, WEEK, MONTH) and all(map(_is_day, places))
 
 
 def _is_day(text: str) -> bool:

@@ -37,8 +37,11 @@ def describe_metric(query: ExploreQuery) -> str:
 def describe_selection(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
     """Describe the selected days, conditions, campaigns and kind, and the number of executions."""
     number = sum(point.number for point in points)
+    days = (
+        f"from {query.first}" if query.first else f"to {query.last}" if query.last else "all days"
+    )
     parts = [
-        describe_window(query),
+        f"{query.first} to {query.last}" if query.first and query.last else days,
         *map(_describe_condition, query.conditions),
         *(f"campaign {name}" for name in query.campaign_names),
         f"{query.kind} executions" if query.kind else "executions of all kinds",
@@ -52,15 +55,6 @@ def _describe_condition(where: Condition) -> str:
         return str(where)
     texts = " or ".join(describe_variant(str(value or "")) or "–" for value in where.values)
     return f"variant {texts}" if where.operator == "=" else f"no variant {texts}"
-
-
-def describe_window(query: ExploreQuery) -> str:
-    """Return the days of a figure."""
-    if query.first and query.last:
-        return f"{query.first} to {query.last}"
-    if query.first or query.last:
-        return f"from {query.first}" if query.first else f"to {query.last}"
-    return "all days"
 
 
 def describe_groups(query: ExploreQuery) -> str:

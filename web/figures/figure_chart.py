@@ -123,23 +123,15 @@ def _describe_chart(layout: FigureLayout) -> dict[str, Any]:
 
 def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     """Return the size of a panel in a file, in pixels."""
-    height = _find_rows_height(layout)
+    has_rows, rows = layout.kind == Kind.HEAT_MAP, len(layout.series)
     if layout.has_panels:
         panel_height = _CURVES_HEIGHT if layout.kind == Kind.CURVES else _PANEL_HEIGHT
-        return vega.PANEL_WIDTH, max(height or float(panel_height), 60)
-    has_rows = layout.kind == Kind.HEAT_MAP
-    points = len(layout.places) * (1 if layout.dates or has_rows else len(layout.series))
-    return min(max(700.0, 14.0 * points), 2200.0), max(height or float(_HEIGHT), 60)
-
-
-def _find_rows_height(layout: FigureLayout) -> float:
-    """Return the height of all rows of a heat map; 0 for other figures."""
-    if layout.kind != Kind.HEAT_MAP:
-        return 0.0
-    rows = float(len(layout.series))
-    if layout.has_panels:
-        return rows * _ROW_HEIGHT
-    return rows * min(max(_TALL_HEIGHT / rows, _LEAST_ROW_HEIGHT), float(_ROW_HEIGHT))
+        return vega.PANEL_WIDTH, max(float(rows * _ROW_HEIGHT if has_rows else panel_height), 60)
+    points = len(layout.places) * (1 if layout.dates or has_rows else rows)
+    height = float(_HEIGHT)
+    if has_rows:
+        height = rows * min(max(_TALL_HEIGHT / rows, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+    return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 
 class _MarkLayers:

@@ -111,7 +111,19 @@ def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     return _collect_points(
         store,
         query,
-        [_point_of_group(group, query) for group in groups],
+        [
+            FigurePoint(
+                group.by,
+                moments.value_count,
+                moments.mean,
+                moments.rms,
+                moments.minimum,
+                moments.maximum,
+                **_count_outcomes([group]),
+            )
+            for group in groups
+            for moments in [group.metrics[query.metric]]
+        ],
         source=figure.source,
         aggregation=count_aggregated(query.group_columns, stored_columns, work),
     )
@@ -138,12 +150,18 @@ def _collect_points(
 ) -> FigurePoints:
     """Sort and label the points of a figure."""
     require_max_groups(len(points), MAX_GROUPS)
-    variants = _variant_labels(points, query.group_columns)
+    groups = query.group_columns
+    texts: dict[str, Collection[str]] = {
+        name: {str(value) for point in points if (value := point.key.get(name))}
+        for name in (VARIANT_COLUMN, CAMPAIGN_COLUMN)
+    }
+    variants = label_variants(texts[VARIANT_COLUMN], hide_release="axis_root" in groups)
+    names = campaign_queries.load_distinct_names(store, sorted(texts[CAMPAIGN_COLUMN]))
     return FigurePoints(
-        tuple(_sort_points(points, query.group_columns, variants)),
+        tuple(_sort_points(points, groups, variants)),
         source,
         variants=variants,
-        campaigns=_campaign_names(store, points, query.group_columns),
+        campaigns=dict(sorted(names.items(), key=lambda item: natural_sort_key(item[1]))),
         **fields,
     )
 
@@ -178,19 +196,6 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
         relative = relative_means.get(key, (0,))
         points.append(FigurePoint(group_values, *relative, **_count_outcomes(groups)))
     return _collect_points(store, query, points, source=figures[0].source, connected=connected)
-
-
-def _variant_labels(points: Iterable[FigurePoint], groups: Sequence[str]) -> VariantLabels:
-    variants = {point.key[VARIANT_COLUMN] for point in points} if VARIANT_COLUMN in groups else ()
-    return label_variants(map(str, filter(None, variants)), hide_release="axis_root" in groups)
-
-
-def _campaign_names(
-    store: Store, points: Iterable[FigurePoint], groups: Sequence[str]
-) -> Mapping[str, str]:
-    ids = {point.key[CAMPAIGN_COLUMN] for point in points} if CAMPAIGN_COLUMN in groups else ()
-    names = campaign_queries.load_distinct_names(store, sorted(map(str, filter(None, ids))))
-    return dict(sorted(names.items(), key=lambda item: natural_sort_key(item[1])))
 
 
 def _stored_columns(names: Sequence[str], without: Collection[str] = ()) -> tuple[str, ...]:
@@ -233,19 +238,6 @@ def _require_few_measurements(connection: Connection, figure: FigureQuery) -> No
         hint="Choose fewer days, a campaign, a site or a release. Means of the metrics "
         f"{', '.join(ROLLUP_METRICS[:6])} and some others by site, test, variant, release, dataset, "
         "door and day are stored aggregated and have no limit.",
-    )
-
-
-def _point_of_group(group: FigureGroup, query: ExploreQuery) -> FigurePoint:
-    moments = group.metrics[query.metric]
-    return FigurePoint(
-        key=group.by,
-        number=moments.value_count,
-        mean=moments.mean,
-        rms=moments.rms,
-        smallest=moments.minimum,
-        largest=moments.maximum,
-        **_count_outcomes([group]),
     )
 
 

@@ -190,10 +190,8 @@ class LineChart:
         """The chart as Vega-Lite."""
         chart = vega.chart_layers(self._layers(), self.title, (_WIDTH, _HEIGHT))
         meta = {"series": [asdict(line.style) for line in self.lines]}
-        return vega.complete_specification(chart, self._all_rows(), meta)
-
-    def _all_rows(self) -> list[dict[str, Any]]:
-        return [row for number, line in enumerate(self.lines) for row in self._rows(number, line)]
+        rows = [row for number, line in enumerate(self.lines) for row in self._rows(number, line)]
+        return vega.complete_specification(chart, rows, meta)
 
     def _rows(self, number: int, line: ChartLine) -> Iterator[dict[str, Any]]:
         for dot in line.dots:

@@ -102,12 +102,14 @@ class Aggregation:
 
     def _describe_work(self, groups: Sequence[str]) -> str:
         """Describe the work that differs between points; '' if it is meant to or does not."""
+        is_axis = any(name.startswith("axis_") and name != "axis_root" for name in groups)
+        has_variants = is_axis or {"test_name", _LABEL} & {*groups}
         different = [
             AGGREGATED_COLUMNS[column]
             for column in _WORK_COLUMNS
             if self.counts_in_figure.get(column, 0) > 1
-            and column not in self.largest_counts
-            and not _is_grouped_by(column, groups)
+            and column not in {*self.largest_counts, *groups}
+            and not (column == VARIANT_COLUMN and has_variants)
         ]
         return f"Points differ in their {_join_words(different)}." if different else ""
 
@@ -139,13 +141,6 @@ def count_aggregated(
         for key, of_point in by_point.items()
     }
     return Aggregation(distinguishing, counts_by_point, counts)
-
-
-def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:
-    """Return whether groups are meant to differ in a column."""
-    axes = any(name.startswith("axis_") and name != "axis_root" for name in groups)
-    variants = axes or {"test_name", _LABEL} & {*groups}
-    return column in groups or (column == VARIANT_COLUMN and bool(variants))
 
 
 def _format_counts(counts: Mapping[str, int]) -> Iterable[str]:
@@ -210,7 +205,11 @@ def compare_with_same_work(
         if not _COMPARED.get(name, set()) & {*columns}
     ]
 
-    references = _find_references(_list_means(site_groups, metric, compared_places))
+    # The median of each work over sites.
+    site_means: dict[WorkKey, list[float]] = defaultdict(list)
+    for _, work, mean in _list_means(site_groups, metric, compared_places):
+        site_means[work].append(mean)
+    references = {work: median(values) for work, values in site_means.items()}
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
     for group, work, mean in _list_means(groups, metric, compared_places):
         if work in references:
@@ -238,14 +237,6 @@ def _list_means(
         if mean and mean > 0:
             work = group_workload_key(group)
             yield group, tuple(work[place] for place in places), mean
-
-
-def _find_references(means: Iterable[tuple[FigureGroup, WorkKey, float]]) -> dict[WorkKey, float]:
-    """Find the median of each work over sites."""
-    site_means: dict[WorkKey, list[float]] = defaultdict(list)
-    for _, work, mean in means:
-        site_means[work].append(mean)
-    return {work: median(values) for work, values in site_means.items()}
 
 
 def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:

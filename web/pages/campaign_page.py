@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, i
 from treehammer.sql.read.cost_queries import describe_amounts, load_campaign_cost
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
-from treehammer.tables import DataTable, Row
+from treehammer.tables import DataTable
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
@@ -108,11 +108,23 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
         status = 204 if is_unchanged else 200
         return PageContent(campaign.name, [live], status=status, is_part=True)
     messages = campaign_tables.build_message_table(store, campaign)
-    limits = _build_limit_table(store, campaign)
+    limits = DataTable("limits", "Limits", (), (), empty_text="")
+    if campaign.plan.definition.expect:
+        text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
+        limits = (
+            replace(limits, empty_text=text)
+            if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS
+            else make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
+        )
     jobs, job_count = campaign_tables.build_job_table(store, query)
     pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))
-    form = _build_form(query, count, (*failures.rows, *unsupported.rows))
+    bad_rows = (*failures.rows, *unsupported.rows)
+    job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
+    query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
+    names = {*(row["failure"] for row in bad_rows), query.failure} - {""}
+    choices = {"": "any or none", **{name: name for name in sorted(names)}}
+    form = ui.Form(query.list_inputs(site=job_sites, state=(), failure=choices), anchor="#jobs")
     sections = (
         *_describe_submission(store, campaign),
         live,
@@ -231,28 +243,6 @@ def _list_progress(campaign: CampaignRow, progress: CampaignProgress) -> Iterato
         ui.Code(f"treehammer status {campaign.id} --follow"),
         " updates them.",
     )
-
-
-def _build_form(
-    query: campaign_tables.CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
-) -> ui.Form:
-    """Build the filters of jobs; a site without jobs is refused."""
-    job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
-    query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
-    failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
-    choices = {"": "any or none", **{name: name for name in sorted(failures)}}
-    inputs = query.list_inputs(site=job_sites, state=(), failure=choices)
-    return ui.Form(inputs, anchor="#jobs")
-
-
-def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
-    """Build the table of the limits that the test states; empty for a test without limits."""
-    if not campaign.plan.definition.expect:
-        return DataTable("limits", "Limits", (), (), empty_text="")
-    if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS:
-        text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
-        return DataTable("limits", "Limits", (), (), empty_text=text)
-    return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
 
 
 class CampaignProgress:

@@ -43,11 +43,6 @@ class VerdictFilter(PageQuery):
     site: Text = Field("", description="Only this site.")
     variant: Text = Field("", description="Only the variant with this label.")
 
-    @property
-    def is_one_cell(self) -> bool:
-        """Whether a single site and variant are shown."""
-        return bool(self.site and self.variant)
-
     def select(self, rows: Iterable[Filtered], *, any_metric: bool = False) -> list[Filtered]:
         """Select the rows that pass, optionally regardless of their metric."""
         metric = "" if any_metric else self.metric
@@ -83,15 +78,17 @@ def list_filter_choices(
             choose(name, value, title) for value, title in {"": f"all {name}s", **titles}.items()
         ]
         for name, titles in choices.items()
-    } | {"remove": [*_list_removals(verdict_filter)]}
-
-
-def _list_removals(verdict_filter: VerdictFilter) -> Iterator[Link]:
-    """Link to the page without the filter by site, or by variant."""
-    for name, value in (("site", verdict_filter.site), ("variant", verdict_filter.variant)):
-        if value:
-            address = link_to_same_page(**{name: None})
-            yield Link(Badge(f"{name} {value} ✕"), address, f"Remove the filter {name} {value}")
+    } | {
+        "remove": [
+            Link(
+                Badge(f"{name} {value} ✕"),
+                link_to_same_page(**{name: None}),
+                f"Remove the filter {name} {value}",
+            )
+            for name in ("site", "variant")
+            if (value := getattr(verdict_filter, name))
+        ]
+    }
 
 
 class CompareQuery(PageQuery):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -52,7 +53,13 @@ def list_findings(
         names: of its campaigns, by identity.
         load_pairs: loads its pairs of jobs.
     """
-    slower = _select_slower(rows)
+    slower = [
+        row
+        for row in select_headline(rows)
+        if row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    # Of the first metric with any.
+    slower = [row for row in slower if row.metric in verdict_text.list_metrics(slower)[:1]]
     if slower:
         largest = max(slower, key=lambda row: abs(row.effect or 0.0))
         text = verdict_text.describe_verdict(largest, names)
@@ -71,16 +78,6 @@ def list_findings(
         yield ui.Paragraph(sentence)
 
 
-def _select_slower(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
-    """Select the slower variants, of the first metric with any."""
-    slower = [
-        row
-        for row in select_headline(rows)
-        if row.verdict == Verdict.SLOWER and row.effect is not None
-    ]
-    return [row for row in slower if row.metric in verdict_text.list_metrics(slower)[:1]]
-
-
 def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[PairRow]) -> str:
     """Say whether variants are slower on all CPU models; '' if their models are not known."""
     series = {(row.metric, row.label) for row in slower}
@@ -90,19 +87,15 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     for pair in pairs:
         if pair.host in models:
             effects[models[pair.host]].append(pair)
-    sizes = [
-        f"{model} {_describe_pairs(of_model)}"
-        for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1]))
-    ]
+    sizes = []
+    for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1])):
+        mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in of_model))
+        sizes.append(
+            f"{model} {mean} ({pluralize(len({pair.job_id for pair in of_model}), 'job')})"
+        )
     if len(sizes) > 1:
         return f"Slower variants by CPU model: {join_names(sizes, MAX_MODELS)}."
     return "".join(f"All on one CPU model, so others may differ: {size}." for size in sizes)
-
-
-def _describe_pairs(pairs: Sequence[PairRow]) -> str:
-    """Describe the mean effect of pairs and the number of their jobs."""
-    mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in pairs))
-    return f"{mean} ({pluralize(len({pair.job_id for pair in pairs}), 'job')})"
 
 
 def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:
@@ -151,7 +144,13 @@ def _answer(comparison: DoorComparison, noun: str, plural: str) -> str:
     """Answer in a sentence which door is best, or why none can be named."""
     if not comparison.best:
         return f"No {noun} can be named: {_explain_missing(comparison, noun, plural)}"
-    certain = [contrast for contrast in comparison.contrasts if _is_certain(contrast, comparison)]
+    certain = [
+        contrast
+        for contrast in comparison.contrasts
+        if contrast.estimate
+        # The interval excludes zero.
+        and math.prod(contrast.estimate.interval(comparison.level)) > 0
+    ]
     if not certain:
         return (
             f"No {noun} is certainly the best for {_READS}: {comparison.best} has the best mean, but "
@@ -178,14 +177,6 @@ def _explain_missing(comparison: DoorComparison, noun: str, plural: str) -> str:
         f"no site did the same {_READS} through two {plural} on the same day.{tied if ties else ''} "
         f"To compare them, run the same variants through several {plural} of a site."
     )
-
-
-def _is_certain(contrast: DoorContrast, comparison: DoorComparison) -> bool:
-    """Return whether the interval of a difference excludes zero."""
-    if contrast.estimate is None:
-        return False
-    low, high = contrast.estimate.interval(comparison.level)
-    return low > 0 or high < 0
 
 
 def _describe(contrast: DoorContrast, comparison: DoorComparison) -> str:

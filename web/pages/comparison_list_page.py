@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,6 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, stored_comparisons
 from treehammer.sql.read.stored_comparisons import (
-    ComparisonSummary,
     list_release_comparisons,
     load_scope_verdicts,
 )
@@ -220,12 +219,16 @@ def _build_list(
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    rows = [
-        {**described, **_sum_verdicts(summary), "verdicts": summary.verdict_counts}
-        for described, summary in zip(
-            common_tables.describe_comparisons(store, comparisons), comparisons, strict=True
-        )
-    ]
+    rows = []
+    described = common_tables.describe_comparisons(store, comparisons)
+    for description, summary in zip(described, comparisons, strict=True):
+        sums: dict[str, Counter[str]] = {"over_sites": Counter(), "by_site": Counter()}
+        for scopes in summary.verdict_counts.values():
+            by_site, over_sites = common_tables.split_by_scope(scopes)
+            sums["by_site"].update(by_site)
+            sums["over_sites"].update(over_sites)
+        counts = {name: dict(verdicts.most_common()) for name, verdicts in sums.items()}
+        rows.append({**description, **counts, "verdicts": summary.verdict_counts})
     columns = (
         *common_tables.comparison_columns(),
         column("judged_us"),
@@ -275,15 +278,6 @@ def _build_list(
     )
     about = {"page": number, "pages": pages, "count": count}
     return PageContent("Compare", sections, (table,), about, status=status)
-
-
-def _sum_verdicts(summary: ComparisonSummary) -> Mapping[str, Mapping[str, int]]:
-    """Sum the verdicts of all metrics, by site and over sites."""
-    counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
-    for scopes in summary.verdict_counts.values():
-        for name, verdicts in zip(counts, common_tables.split_by_scope(scopes), strict=True):
-            counts[name].update(verdicts)
-    return {name: dict(verdicts.most_common()) for name, verdicts in counts.items()}
 
 
 @page("/figures/doors", "doors", position=23)
@@ -383,29 +377,23 @@ class BackgroundComparisons:
                 "no limit, and its results are listed on this page.",
             )
         with self._lock:
-            self._drop_old_tasks()
+            oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
+            complete = [other for other, task in self._tasks.items() if not task.is_running]
+            fresh = [other for other in complete if self._tasks[other].asked_s >= oldest_s]
+            for other in {*complete} - {*fresh[-MAX_TASKS:]}:
+                del self._tasks[other]
             task = self._tasks.get(query)
             if task is None:
-                task = self._start(query, count)
+                if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:
+                    raise service_unavailable("too many comparisons are waiting")
+                task = self._tasks[query] = ComparisonTask(query, count)
+                # A daemon: a stopping service does not wait for it.
+                name, target = "comparison", self._run
+                threading.Thread(target=target, args=[task], name=name, daemon=True).start()
             elif task.error is not None:
                 del self._tasks[query]
                 raise task.error
             task.asked_s = time.monotonic()
-        return task
-
-    def _drop_old_tasks(self) -> None:
-        oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
-        complete = [query for query, task in self._tasks.items() if not task.is_running]
-        fresh = [query for query in complete if self._tasks[query].asked_s >= oldest_s]
-        for query in {*complete} - {*fresh[-MAX_TASKS:]}:
-            del self._tasks[query]
-
-    def _start(self, query: CompareQuery, count: int) -> ComparisonTask:
-        if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:
-            raise service_unavailable("too many comparisons are waiting")
-        task = self._tasks[query] = ComparisonTask(query, count)
-        # A daemon: a stopping service does not wait for it.
-        threading.Thread(target=self._run, args=[task], name="comparison", daemon=True).start()
         return task
 
     def _run(self, task: ComparisonTask) -> None:

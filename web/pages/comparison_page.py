@@ -154,7 +154,11 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     missing = effect_tables.missing_table(comparison.missing, titled)
     counts = instruction_changes.load_counted_work(comparison.store, rows)
     instructions = effect_tables.instruction_table(counts, titled)
-    counters = _build_counter_table(comparison, is_page=is_page)
+    any_metric = not comparison.shows_counter
+    changes = comparison.filter.select(comparison.counters, any_metric=any_metric)
+    if is_page:
+        changes = [change for change in changes if change.has_changed]
+    counters = effect_tables.counter_table(changes, titled)
     needs_pairs = not comparison.is_live and not is_page
     pairs = [effect_tables.pair_table(comparison.pairs)] if needs_pairs else []
     conclusion = describe_conclusion(rows, names)
@@ -179,7 +183,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         ui.Paragraph(*choices["remove"], look="chosen"),
         *_show_forest(comparison),
         *_show_matrix(comparison),
-        _show_cell(comparison) if comparison.filter.is_one_cell else None,
+        _show_cell(comparison) if comparison.filter.site and comparison.filter.variant else None,
         _describe_origin(comparison),
         ui.Folded("Compare something else", comparison.form),
         _show_pooled(comparison, pooled, has_filters=bool(choices["remove"])),
@@ -331,15 +335,6 @@ def _show_pooled(
     text = "No effect over several sites; see the notes below. "
     downloads = ui.Downloads(table) if table.rows else ""
     return ui.Titled("Over all sites", ui.Paragraph(text, downloads), anchor="pooled")
-
-
-def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
-    """Build the table of exact counters; on a page, of those only that changed."""
-    any_metric = not comparison.shows_counter
-    counters = comparison.filter.select(comparison.counters, any_metric=any_metric)
-    if is_page:
-        counters = [change for change in counters if change.has_changed]
-    return effect_tables.counter_table(counters, comparison.titled)
 
 
 def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.Titled | None:

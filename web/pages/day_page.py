@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -63,7 +63,10 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
     number = display_formats.day_number(day)
-    outcomes = _load_outcomes(store, site, number)
+    site_days = overview_queries.list_site_days(store, number, number)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
     groups = _load_groups(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
@@ -96,15 +99,6 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     return PageContent(
         f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
     )
-
-
-def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
-    """Load the outcomes of a site on a day; a site that has never measured anything is refused."""
-    site_days = overview_queries.list_site_days(store, day, day)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
-    return outcomes
 
 
 def _show_tables(

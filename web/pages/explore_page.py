@@ -37,6 +37,7 @@ from treehammer.web.pages.explore_result import (
     RowLinks,
     S0Query,
     run_query,
+    spread_table,
 )
 
 _EXPLORE_TABLES = {"figure": "groups of measurements with their statistics"}
@@ -65,7 +66,7 @@ def _show_figure(request: PageRequest[Any]) -> PageContent | Response:
     links = RowLinks(result.query)
     # Files are in the order of time, pages begin with the newest.
     ordered = result.newest_first if request.is_html else result
-    table = ordered.build_table(links)
+    table = spread_table(ordered.query, ordered.points, links)
     if not request.is_html:
         return PageContent(result.title, tables=(table,), about=result.about)
     sections = [

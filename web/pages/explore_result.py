@@ -51,7 +51,10 @@ _LAST_MONDAY = date.max - _WEEK_LENGTH
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Build the table of all groups, exported in the metric's unit, shown in a readable one."""
-    numbers = _statistic_names(query, data)
+    is_relative = query.view == View.RELATIVE
+    numbers: tuple[str, ...] = ("difference" if is_relative else "mean", "rms")
+    if data.source != "roll-ups" and not is_relative:
+        numbers += ("smallest", "largest")
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query)
     number = aligned_format(
@@ -62,51 +65,34 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         ),
         unit,
     )
-    in_heading = f", {unit.name}" if query.view == View.RELATIVE else ""
+    in_heading = f", {unit.name}" if is_relative else ""
+    is_trend = {*query.group_columns} & {*TIME_UNITS}
+    aggregates = TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)
     columns = (
-        *group_columns(query, data, links),
+        *(
+            TableColumn(
+                name,
+                title_column(name),
+                group_value_writers(data, name),
+                is_long=name == VARIANT_COLUMN,
+                link=links.value_link(name),
+            )
+            for name in query.group_columns
+        ),
         *outcome_columns(),
         TableColumn("number", "n", is_number=True, link=links.jobs_link),
         *(
             TableColumn(name, f"{title_column(name)}{in_heading}", number, is_number=True)
             for name in numbers
         ),
-        *aggregation_column(query, data),
+        *([] if is_trend else [aggregates]),
     )
     metric = METRICS_BY_NAME.get(query.metric)
     own_unit = metric.unit if metric else ""
-    own_unit = "shares: 0.05 is 5 %" if query.view == View.RELATIVE else own_unit
+    own_unit = "shares: 0.05 is 5 %" if is_relative else own_unit
     unit_text = f", in {unit.name}" if unit.name else ""
     note = f"CSV and JSON use {own_unit}." if unit.name and unit.name != own_unit else ""
     return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)
-
-
-def _statistic_names(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
-    """Name the statistics in the table, which depend on view and source."""
-    if query.view == View.RELATIVE:
-        return ("difference", "rms")
-    return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
-
-
-def group_columns(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> list[TableColumn]:
-    """Build the columns whose values define a group."""
-    return [
-        TableColumn(
-            name,
-            title_column(name),
-            group_value_writers(data, name),
-            is_long=name == VARIANT_COLUMN,
-            link=links.value_link(name),
-        )
-        for name in query.group_columns
-    ]
-
-
-def aggregation_column(query: ExploreQuery, data: FigurePoints) -> list[TableColumn]:
-    """Build the column of the values in each group; none along a time axis."""
-    if set(query.group_columns) & set(query_model.TIME_UNITS):
-        return []
-    return [TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)]
 
 
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:
@@ -255,10 +241,6 @@ class ExploreResult:
         """Lay out the figure; None if there is nothing to draw."""
         return lay_out_figure(self.query, self.points, self.title)
 
-    def build_table(self, links: RowLinks) -> DataTable:
-        """Build the table of the figure's groups."""
-        return spread_table(self.query, self.points, links)
-
     def link_permanently(self) -> str:
         """Return the address with all parameters."""
         return self._link(self.route)
@@ -297,29 +279,21 @@ def run_query(request: PageRequest[Any]) -> ExploreResult:
     """Load the points of a page's query."""
     query: ExploreQuery = request.query.resolve(request.store)
     points = load_points(request.store, query)
-    if separated := _list_separable(query, points):
-        query = query.model_copy(update={"separated_columns": separated})
-        points = load_points(request.store, query)
-    is_default = isinstance(query, S0Query) and "view" not in query.model_fields_set
-    if is_default and _is_crowded(query, points):
-        query = query.model_copy(update={"view": View.HEATMAP})
-    return ExploreResult(query, points)
-
-
-def _list_separable(query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
-    """List the columns that split the groups of these points."""
+    if not isinstance(query, S0Query):
+        return ExploreResult(query, points)
     counts = points.aggregation.counts_in_figure
-    return tuple(
+    if separated := [
         name
-        for name in (_S0_SEPARATED if isinstance(query, S0Query) else ())
+        for name in _S0_SEPARATED
         if counts.get(name, 0) > 1 and name not in query.group_columns
-    )
-
-
-def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
-    """Return whether single points would be hard to distinguish."""
-    if len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES:
-        return True
+    ]:
+        query = query.model_copy(update={"separated_columns": tuple(separated)})
+        points = load_points(request.store, query)
+    # Too many single points would be hard to distinguish.
     columns = (*query.separated_columns, query.color)
     series = {tuple(map(point.key.get, columns)) for point in points.points}
-    return len(series) > MAX_POINT_SERIES
+    is_crowded = len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES
+    is_crowded |= len(series) > MAX_POINT_SERIES
+    if is_crowded and "view" not in query.model_fields_set:
+        query = query.model_copy(update={"view": View.HEATMAP})
+    return ExploreResult(query, points)

@@ -131,8 +131,24 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     rows = campaign_queries.load_job_measurements(store, job, _COLUMNS)
     recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
-    attempts = _describe_attempts(recorded, rows, folders, variants)
-    explanation = _explain_job(store, job)
+    # Attempts that the batch system or measurements report.
+    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
+    attempts = [
+        _describe_attempt(
+            number,
+            recorded.get(number),
+            rows,
+            folders.get(number),
+            variants,
+            is_last=number == numbers[-1],
+        )
+        for number in numbers
+    ]
+    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
+    with store.snapshot() as snapshot:
+        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
+    explanation = display_formats.explain_efficiency("The job", diagnosed)
+    bad_rows = [row for row in rows if _failure_reason(row)]
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
@@ -146,7 +162,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
         _SHORTENED_NOTE if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS else None,
-        _count_repeated_messages(rows),
+        count_messages(bad_rows) if len(bad_rows) > 1 else None,
         *(section for section, _ in attempts),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
@@ -186,14 +202,6 @@ _RERUN_NOTE = ui.Paragraph(
 )
 
 
-def _explain_job(store: Store, job: JobRow) -> display_formats.EfficiencyExplanation:
-    """Explain the CPU efficiency of all measurements of the job."""
-    selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
-    with store.snapshot() as snapshot:
-        diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
-    return display_formats.explain_efficiency("The job", diagnosed)
-
-
 def _describe_progress(
     job: JobRow, campaign: CampaignRow, *, has_started: bool
 ) -> Iterator[ui.Section]:
@@ -210,33 +218,6 @@ def _describe_progress(
     elif not JobState(job.state).is_final:
         text = "The state is as of the last query of the batch system; "
         yield ui.quiet(text, ui.Code(command), " updates it.")
-
-
-def _count_repeated_messages(rows: Sequence[Row]) -> DataTable | None:
-    """Count the messages of several bad measurements; None for fewer."""
-    bad_rows = [row for row in rows if _failure_reason(row)]
-    return count_messages(bad_rows) if len(bad_rows) > 1 else None
-
-
-def _describe_attempts(
-    recorded: Mapping[int, AttemptRow],
-    rows: Sequence[Row],
-    folders: Mapping[int, Path],
-    variants: VariantLabels,
-) -> list[tuple[ui.Titled, DataTable]]:
-    """Show the attempts that the batch system or measurements report, with their tables."""
-    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
-    return [
-        _describe_attempt(
-            number,
-            recorded.get(number),
-            rows,
-            folders.get(number),
-            variants,
-            is_last=number == numbers[-1],
-        )
-        for number in numbers
-    ]
 
 
 def _describe_attempt(

@@ -76,6 +76,14 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     parts = import_parts("measurement_part")
     figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
     choices = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
+    pair: tuple[ui.Section, ...] = ()
+    if b:
+        address = link_to("measurement-page", measurement_id=b["measurement_id"])
+        link = ui.Link(_title_measurement(b), address)
+        pair = (
+            ui.Paragraph("A is this measurement, B is ", link, "."),
+            ui.Titled("What differs", differences, anchor="differences"),
+        )
     choice = FormInput("with", "Compare with", other, {"": "–", **choices})
     sections = (
         ui.quiet(
@@ -86,7 +94,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
         ui.Form([choice], "Compare") if choices else None,
-        *(_show_differences(b, differences) if b else ()),
+        *pair,
         ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
         if a["log_excerpt"]
         else None,
@@ -114,13 +122,6 @@ def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[Dat
             for group, of_group in groups.items()
         ),
     ]
-
-
-def _show_differences(b: Mapping[str, Any], differences: DataTable) -> Iterator[ui.Section]:
-    address = link_to("measurement-page", measurement_id=b["measurement_id"])
-    other = ui.Link(_title_measurement(b), address)
-    yield ui.Paragraph("A is this measurement, B is ", other, ".")
-    yield ui.Titled("What differs", differences, anchor="differences")
 
 
 def _list_others(store: Store, row: Mapping[str, Any]) -> dict[str, str]:

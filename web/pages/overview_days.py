@@ -270,10 +270,13 @@ def changes_since_yesterday(
     """
     yesterday = today - timedelta(days=1)
     max_quiet = None if max_named is None else MAX_QUIET_SITES
-    changes = [
-        *_summarize_arrivals(sites, yesterday),
-        *_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet),
-    ]
+    changes = [*_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet)]
+    received = sum_outcomes(
+        judged for site in sites for day, judged in site.days.items() if day >= yesterday
+    )
+    if received.total:
+        text = f"{pluralize(received.total, 'measurement')} received: {received}."
+        changes.append(ChangeSentence(ChangeSeverity.SUMMARY, (text,)))
     for site in sites:
         changes += _find_grade_change(site, explanations.get(site.site, ""), yesterday)
     first = overview_queries.list_first_measurements(store)
@@ -292,17 +295,6 @@ def changes_since_yesterday(
         is_new = change.explanation not in seen
         seen.add(change.explanation)
         yield replace(change, parts=(*change.parts, f" {change.explanation}")) if is_new else change
-
-
-def _summarize_arrivals(
-    sites: Sequence[SiteDays[DayOutcomes]], yesterday: date
-) -> Iterator[ChangeSentence]:
-    total = sum_outcomes(
-        judged for site in sites for day, judged in site.days.items() if day >= yesterday
-    )
-    if total.total:
-        text = f"{pluralize(total.total, 'measurement')} received: {total}."
-        yield ChangeSentence(ChangeSeverity.SUMMARY, (text,))
 
 
 def _find_quiet_sites(

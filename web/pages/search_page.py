@@ -86,17 +86,14 @@ def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
     )
     title = f"Search: {text}" if text else "Search"
     ask = Paragraph("Find a site, campaign, job, host, ROOT release or test by its name.")
-    sections = [_describe_topic(text), table if text else ask]
-    return PageContent(title, sections, (table,), searched=text)
-
-
-def _describe_topic(text: str) -> Paragraph | None:
-    """Say what the pages know of a word that is no name; None for other texts."""
     words = text.casefold().split()
-    for topic, (answer, page_name, title) in _TOPICS.items():
-        if any(word.startswith(topic) for word in words):
-            return Paragraph(answer, Link(title, link_to(page_name)), ".", look="headline")
-    return None
+    topics = (
+        Paragraph(answer, Link(topic_title, link_to(name)), ".", look="headline")
+        for beginnings, (answer, name, topic_title) in _TOPICS.items()
+        if any(word.startswith(beginnings) for word in words)
+    )
+    sections = [next(topics, None), table if text else ask]
+    return PageContent(title, sections, (table,), searched=text)
 
 
 def _link_to_hit(hit: SearchHit) -> str:

@@ -210,14 +210,6 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     )
 
 
-def _format_effect(change: Estimate | None) -> str:
-    """Format a change with its 95 % interval; '' if unknown."""
-    if change is None:
-        return ""
-    interval = format_change_interval(*change.interval(ALPHA))
-    return f"{format_effect(change.mean)} {interval}"
-
-
 def _find_server_effects(
     history: ContextHistory, days: Sequence[DoorDay]
 ) -> dict[tuple[str, str], Estimate]:
@@ -283,14 +275,13 @@ def build_change_table(history: ContextHistory, door_days: Sequence[DoorDay]) ->
     ]
     days = sorted({str(change["day"]) for change in changes})
     marks = {day: number for number, day in enumerate(days, 1)}
-    rows: list[dict[str, Any]] = [
-        {
-            "mark": marks[str(item["day"])],
-            **item,
-            "effect": _format_effect(effects.get((str(item["thing"]), str(item["day"])))),
-        }
-        for item in changes
-    ]
+    rows: list[dict[str, Any]] = []
+    for item in changes:
+        text, change = "", effects.get((str(item["thing"]), str(item["day"])))
+        if change:
+            interval = format_change_interval(*change.interval(ALPHA))
+            text = f"{format_effect(change.mean)} {interval}"
+        rows.append({"mark": marks[str(item["day"])], **item, "effect": text})
     rows.sort(key=lambda row: row["mark"])
     columns = (
         *usual_columns("mark", "day", "thing", "what"),

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from starlette.responses import RedirectResponse, Response
 
 from treehammer.analysis.descriptive import peer_comparison
-from treehammer.analysis.descriptive.door_comparison import DoorDay
 from treehammer.analysis.descriptive.efficiency_query import MAX_EXPLAINED, load_explained_rows
 from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
@@ -110,7 +109,9 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
-        return _lead_to_list(request)
+        if not site and wants_html(request.raw):
+            return RedirectResponse(link_to("sites"))
+        raise overview_queries.build_unknown_site_error(store, site)
     query = request.query.normalize_variant(works)
     sums = peer_sums.load_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
@@ -119,16 +120,24 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         sums.dailies, site, partial(coarsen_day, query.time_column)
     )
     standing = describe_standing(store, query, sums)
-    explanation = _explain_site(store, query)
+    explained = load_explained_rows(store, site, query.recent_first, query.to)
+    period = f"from {query.recent_first} to {query.to}"
+    note = f"The newest {MAX_EXPLAINED:,} at most, {period}, ignoring the filters."
+    subject = site or "Work without a site"
+    explanation = display_formats.explain_efficiency(subject, explained, note)
     door_days = site_charts.load_door_days(store, query)
     days = query.recent_day_numbers
+    loops = site_history.load_newest(store, site, days, MAX_EXPLAINED, ("site", "loop_fallback"))
+    history = site_history.load_history(store, site, *query.day_numbers)
+    earlier = site_history.has_measured_before(store, site, query.day_numbers[0])
     parts: list[SiteStates] = [part.SiteStates(store, site) for part in import_parts("page_parts")]
     tables = {
         "series": _series_table(points, query),
         "parts": standing.build_table(MAX_PARTS if request.is_html else None),
         "contrasts": standing.build_contrast_table(),
         "time": explanation.table,
-        **_build_history_tables(store, query, door_days),
+        "state": site_charts.build_state_table(history, earlier=earlier),
+        "changes": site_charts.build_change_table(history, door_days),
         "door_days": site_charts.build_door_table(door_days),
         "outcomes": _outcome_table(store, query),
         "works": _work_table(works),
@@ -136,14 +145,16 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     for states in parts:
         tables |= states.tables
     charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
+    filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
+    metrics = {name: head_column(name) for name in ROLLUP_METRICS}
     sections = (
         *(states.show_current() for states in parts),
         ui.headline(_explain_last_day(store, site, tables["outcomes"].rows, parts)),
         ui.headline(standing.sentence),
-        ui.headline(_describe_compiler(store, query)),
+        ui.headline(" ".join(describe_interpreted_loops(loops))),
         ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
         ui.Links([*_link_to_explore(store, query)]),
-        _build_form(query, works),
+        ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=())),
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
@@ -174,39 +185,6 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         {"standing": standing.sentence, "explanation": explanation.sentences},
         crumbs=[ui.Link("Sites", link_to("sites"))],
     )
-
-
-def _lead_to_list(request: PageRequest[SiteQuery]) -> Response:
-    """Lead readers who name no site to the list of sites; refuse unknown sites."""
-    if not request.query.site and wants_html(request.raw):
-        return RedirectResponse(link_to("sites"))
-    raise overview_queries.build_unknown_site_error(request.store, request.query.site)
-
-
-def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
-    filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
-    metrics = {name: head_column(name) for name in ROLLUP_METRICS}
-    return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
-
-
-def _describe_compiler(store: Store, query: SiteQuery) -> str:
-    """Describe why some nodes of the site compile no loops; '' if all do."""
-    rows = site_history.load_newest(
-        store, query.site, query.recent_day_numbers, MAX_EXPLAINED, ("site", "loop_fallback")
-    )
-    return " ".join(describe_interpreted_loops(rows))
-
-
-def _build_history_tables(
-    store: Store, query: SiteQuery, door_days: Sequence[DoorDay]
-) -> dict[str, DataTable]:
-    """Build the tables of the site's doors and middleware, and of their changes."""
-    history = site_history.load_history(store, query.site, *query.day_numbers)
-    earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
-    return {
-        "state": site_charts.build_state_table(history, earlier=earlier),
-        "changes": site_charts.build_change_table(history, door_days),
-    }
 
 
 def _compare_with_similar(
@@ -310,14 +288,6 @@ def _explain_last_day(
     explain = explain_slowness if days[0]["status"] == DAY_GRADES[SiteState.OK] else explain_period
     explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
     return f"On {day}: {explained}" if explained else ""
-
-
-def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyExplanation:
-    """Explain the site's newest measurements of the last days shown."""
-    rows = load_explained_rows(store, query.site, query.recent_first, query.to)
-    days = f"from {query.recent_first} to {query.to}"
-    note = f"The newest {MAX_EXPLAINED:,} at most, {days}, ignoring the filters."
-    return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[ui.Link]:

@@ -232,9 +232,16 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
             sentences.append(
                 f"Mainly {title_column(main_part['kind'])} {main_part['name']}: {size}."
             )
-        if _is_notably_worse(query, standing):
+        is_worse = (standing.difference < 0) == (METRICS_BY_NAME[query.metric].better == "higher")
+        # So much worse than the median that its operator should act.
+        if standing.place is not None and is_worse and abs(standing.difference) >= _NOTABLE:
             sentences.append(_describe_begin(peers.dailies, query, standing))
-            sentences.append(_suggest_action(main_part))
+            action = _ACTIONS.get(main_part["kind"]) if main_part else None
+            sentences.append(
+                action.format(main_part["name"])
+                if main_part and action
+                else "See where the time went, below."
+            )
     better_sites = standing.better_sites[:MAX_BETTER_SITES]
     contrasts: list[ConditionContrast] = []
     if better_sites:
@@ -273,12 +280,6 @@ def _find_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Row | None:
     return rows[0] if stands_apart else None
 
 
-def _is_notably_worse(query: SiteQuery, standing: SiteStanding) -> bool:
-    """Return whether a site is so much worse than the median that its operator should act."""
-    is_worse = (standing.difference < 0) == (METRICS_BY_NAME[query.metric].better == "higher")
-    return standing.place is not None and is_worse and abs(standing.difference) >= _NOTABLE
-
-
 def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding) -> str:
     """Describe since when the difference is at least half as large, by weeks until the last day."""
 
@@ -297,12 +298,6 @@ def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding)
         return "Not in the last week."
     begin = max(query.first, query.to - timedelta(days=7 * max(bad) - 1))
     return f"So in all weeks from {begin} on." if good is None else f"So since the week of {begin}."
-
-
-def _suggest_action(main_part: Row | None) -> str:
-    if main_part is None or main_part["kind"] not in _ACTIONS:
-        return "See where the time went, below."
-    return _ACTIONS[main_part["kind"]].format(main_part["name"])
 
 
 def _describe_difference(difference: float) -> str:

@@ -80,22 +80,16 @@ class SlashRedirects:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for which there is no route."""
-        if scope["type"] == "http" and self._has_route(_toggle_slash(scope["path"]), scope):
-            request = Request({**scope, "path": _toggle_slash(scope["path"])})
-            response = RedirectResponse(requested_address(request), 307)
-            await response(scope, receive, send)
-        else:
-            await self._refuse(scope, receive, send)
-
-    def _has_route(self, path: str, scope: Scope) -> bool:
-        if not responses.is_local_address(path):
-            return False
-        other = {**scope, "path": path}
-        return any(route.matches(other)[0] is not Match.NONE for route in self._router.routes)
-
-
-def _toggle_slash(path: str) -> str:
-    return path.rstrip("/") if path.endswith("/") else f"{path}/"
+        if scope["type"] == "http":
+            path = scope["path"]
+            other = {**scope, "path": path.rstrip("/") if path.endswith("/") else f"{path}/"}
+            if responses.is_local_address(other["path"]) and any(
+                route.matches(other)[0] is not Match.NONE for route in self._router.routes
+            ):
+                response = RedirectResponse(requested_address(Request(other)), 307)
+                await response(scope, receive, send)
+                return
+        await self._refuse(scope, receive, send)
 
 
 class RejectNulMiddleware:
@@ -196,7 +190,14 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_and_record)
         except (Exception, asyncio.CancelledError) as error:
-            refusal = _refuse_failed(error)
+            if isinstance(error, asyncio.CancelledError):
+                # Uvicorn cancels requests that take too long when the service stops.
+                text = "the service is stopping; repeat the request"
+                refusal = responses.service_unavailable(text)
+            else:
+                _LOG.error("a request failed because of a bug", exc_info=error)
+                text = "internal error; see the log of the service"
+                refusal = responses.RequestRefusedError(500, text)
             if not status:
                 await self._render(Request(scope), refusal)(scope, receive, send_and_record)
         if _ACCESS.isEnabledFor(logging.INFO):
@@ -211,7 +212,11 @@ class RequestLog:
         client = address, state.get(responses.KEY_ID, "")
         if refusal:
             self._metrics.refusals.labels(refusal.reason).inc()
-            if _is_audited(scope, refusal):
+            # Refusals that concern permissions, and more than a page opened before sign-in.
+            is_visit = scope["method"] in ("GET", "HEAD") and not any(
+                name == b"authorization" for name, _ in scope["headers"]
+            )
+            if refusal.reason in AUDITED_REASONS and not is_visit:
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 labels = (label for start, label in _ENDPOINTS if scope["path"].startswith(start))
                 request = f"{method} {next(labels, 'pages')}"
@@ -219,14 +224,6 @@ class RequestLog:
         elif responses.AUDITED in state:
             action, subject = state[responses.AUDITED]
             self._journal.note(AuditEvent(action, *client, subject))
-
-
-def _refuse_failed(error: BaseException) -> responses.RequestRefusedError:
-    if isinstance(error, asyncio.CancelledError):
-        # Uvicorn cancels requests that take too long when the service stops.
-        return responses.service_unavailable("the service is stopping; repeat the request")
-    _LOG.error("a request failed because of a bug", exc_info=error)
-    return responses.RequestRefusedError(500, "internal error; see the log of the service")
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
@@ -303,11 +300,3 @@ class AuditJournal:
             _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
             for event, count in counts.items():
                 self._add(event, count)
-
-
-def _is_audited(scope: Scope, refusal: responses.RequestRefusedError) -> bool:
-    """Return whether a refusal concerns permissions, and more than a page opened before sign-in."""
-    is_visit = scope["method"] in ("GET", "HEAD") and not any(
-        name == b"authorization" for name, _ in scope["headers"]
-    )
-    return refusal.reason in AUDITED_REASONS and not is_visit

@@ -145,13 +145,16 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or Ctrl-C, then write and acknowledge the requests received so far."""
     check_settings(settings)
+    header = settings.serve_user_header
     with open_service_app(settings) as app, open_socket(settings) as listening:
         # From now on messages are for other machines, where these folders mean nothing.
         remember_invocation((), ())
         server = ServiceServer(configure_uvicorn(app, settings))
         _LOG.info("serving at %s", service_url(settings))
         _LOG.info("database: %s", display_url(parse_url(settings.database)))
-        _LOG.info("%s; uploads require a token", _describe_read_access(settings))
+        readers = f"a key, or {header} from the proxy" if header else "a key"
+        access = "is public" if settings.serve_read_access == PUBLIC else f"requires {readers}"
+        _LOG.info("reading %s; uploads require a token", access)
         server.run(sockets=[listening])
     _LOG.info("stopped; all acknowledged measurements are in the database")
 
@@ -237,14 +240,6 @@ def _exit_later(seconds: float) -> None:
     timer = threading.Timer(seconds, leave)
     timer.daemon = True
     timer.start()
-
-
-def _describe_read_access(settings: Settings) -> str:
-    if settings.serve_read_access == PUBLIC:
-        return "reading is public"
-    if settings.serve_user_header:
-        return f"reading requires a key, or {settings.serve_user_header} from the proxy"
-    return "reading requires a key"
 
 
 def log_to_stderr(level: int = logging.INFO, line_format: str = program_output.TEXT_FORMAT) -> None:
