@@ -124,14 +124,6 @@ def past_last_page_text(page: int, last: int) -> str:
 
 
 @dataclass(frozen=True)
-class HeadingLink:
-    """Link of a column's heading and the direction in which the column is sorted now."""
-
-    address: str
-    direction: str
-
-
-@dataclass(frozen=True)
 class ArrangedTable:
     """A table with the rows in the requested order."""
 
@@ -155,11 +147,11 @@ class ArrangedTable:
         items = addresses.CURRENT_REQUEST.get().query_params.multi_items()
         return [(name, value) for name, value in items if name not in removed]
 
-    def heading(self, column: TableColumn) -> HeadingLink:
-        """Build the link of a column's heading."""
+    def heading(self, column: TableColumn) -> tuple[str, str]:
+        """Return the link of a column's heading, and the direction in which the column is sorted."""
         changes = {f"sort-{self.table.name}": self.arrangement.next_order(column)}
         address = addresses.link_to_same_page(**changes)
-        return HeadingLink(address, self.arrangement.direction(column))
+        return address, self.arrangement.direction(column)
 
 
 def arrange_table(table: DataTable) -> ArrangedTable:

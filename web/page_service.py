@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import logging
 import subprocess
 import sys
-import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,8 +37,6 @@ _LOG = logging.getLogger("treehammer.service")
 MAX_DRAWING_PROCESSES = 2
 #: Maximum duration of drawing one file, in seconds.
 DRAWING_TIMEOUT_S = 60
-#: Maximum total size of cached files.
-MAX_CACHED_BYTES = 32_000_000
 
 #: Pages are 5 % larger than at level 9 and compressed in a third of the time.
 GZIP_LEVEL = 5
@@ -57,29 +52,14 @@ CONTENT_SECURITY_POLICY = (
 _PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 
-class FigureFiles:
-    """Draws files with :mod:`treehammer.web.figures.drawing` and caches the latest."""
+def make_drawing_pool(_resources: PageResources) -> QueryPool:
+    """Make the pool of drawn files: they take seconds, and waiting requests must not block pages."""
+    return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
 
-    def __init__(self, _resources: PageResources) -> None:
-        # Drawing takes seconds; waiting requests must not block other pages.
-        self.pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
-        self._lock = threading.Lock()
-        self._cached: OrderedDict[str, bytes] = OrderedDict()
 
-    def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
-        """Draw a file in one of the :data:`.FIGURE_FORMATS`, or return it from the cache."""
-        text = json.dumps(drawing, sort_keys=True).encode()
-        key = f"{form} {hashlib.sha256(text).hexdigest()}"
-        with self._lock:
-            if key in self._cached:
-                self._cached.move_to_end(key)
-                return self._cached[key]
-        content = _run_drawing(form, text)
-        with self._lock:
-            self._cached[key] = content
-            while sum(map(len, self._cached.values())) > MAX_CACHED_BYTES and len(self._cached) > 1:
-                self._cached.popitem(last=False)
-        return content
+def draw_file(form: str, drawing: Mapping[str, Any]) -> bytes:
+    """Draw a file in one of the :data:`.FIGURE_FORMATS`, see :mod:`.drawing`."""
+    return _run_drawing(form, json.dumps(drawing, sort_keys=True).encode())
 
 
 def _run_drawing(form: str, text: bytes) -> bytes:
@@ -161,7 +141,7 @@ class PageContext:
             await self.access_control.require_reader(request)
             slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
             if addresses.DRAWING in request.query_params:
-                slots = self.resources.share(FigureFiles).pool.limiter
+                slots = self.resources.share(make_drawing_pool).limiter
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, handle_page, request)
                 return await run_queries(work, request, self.resources.settings.serve_query_seconds)
@@ -199,10 +179,8 @@ class PageContext:
             raise responses.RequestRefusedError(
                 404, f"this page has no chart {drawing[:80]!r} as {formats}"
             )
-        chart = self.resources.share(FigureFiles).draw_file(
-            form, {"chart": charts[name].specification}
-        )
-        return make_figure_response("figure", form, chart)
+        chart = {"chart": charts[name].specification}
+        return make_figure_response("figure", form, draw_file(form, chart))
 
     def render_html(self, content: PageContent, request: Request) -> Response:
         """Render a page as an HTML response."""

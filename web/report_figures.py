@@ -205,7 +205,14 @@ def draw_efficiency_figure(
     counts = sorted({cell.spreads["eff_job"].n for cell in cells})
     number = f"n = {' to '.join(map(str, sorted({counts[0], counts[-1]})))}"
     places = list(dict.fromkeys(cell.place for cell in cells))
-    names = _name_series(cells, axis)
+    # Each variant and compared value, sorted by variant; a single variant is not named.
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    pairs = dict.fromkeys((cell.variant, cell.value) for cell in cells)
+    before = "{} · " if len(variants) > 1 else ""
+    names = {
+        (variant, value): f"{before.format(variant)}{axis}={value}"
+        for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
+    }
     numbers = {name: number for number, name in enumerate(names)}
     marks = []
     for cell in cells:
@@ -233,17 +240,6 @@ def draw_efficiency_figure(
     )
     alt = f"CPU efficiency. {'; '.join(points)}"
     return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
-
-
-def _name_series(cells: Sequence[ExecutionCell], axis: str) -> Mapping[tuple[str, str], str]:
-    """Name each variant and compared value, sorted by variant; a single variant is not named."""
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    pairs = dict.fromkeys((cell.variant, cell.value) for cell in cells)
-    before = "{} · " if len(variants) > 1 else ""
-    return {
-        (variant, value): f"{before.format(variant)}{axis}={value}"
-        for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
-    }
 
 
 def draw_section(figure: Figure) -> InlineFigure:

@@ -40,9 +40,13 @@ def show_outputs(
         place = measurement["round"], measurement["position"]
         logs = list_logs(folder, *(f"{place[0]}-{place[1]}.{stream}" for stream in ("err", "out")))
         if end := measurement["log_excerpt"] or _read_end(folder, logs):
-            title = f"End of the output, {_measurement_title(measurement, variants)}"
-            is_open = bool(measurement["failure_class"])
-            yield _show_log(title, end, measurement["attempt"], logs, is_open=is_open)
+            release, failure = measurement["axis_root"], measurement["failure_class"]
+            title = (
+                f"End of the output, round {place[0]}, position {place[1]}: "
+                f"{variants.label(measurement[VARIANT_COLUMN])}"
+                f"{f' with ROOT {release}' if release else ''}{f' – {failure}' if failure else ''}"
+            )
+            yield _show_log(title, end, measurement["attempt"], logs, is_open=bool(failure))
     logs = list_logs(folder, "worker.out", "worker.err")
     if end := _read_end(folder, logs):
         yield _show_log("End of the worker's output", end, measurements[0]["attempt"], logs)
@@ -73,12 +77,6 @@ def _read_end(folder: Path | None, logs: Sequence[tuple[str, int]]) -> str:
     with suppress(OSError, IrregularFileError):
         return read_file_end(path, MAX_SHOWN_BYTES) if path else ""
     return ""
-
-
-def _measurement_title(row: Row, variants: VariantLabels) -> str:
-    release = f" with ROOT {row['axis_root']}" if row["axis_root"] else ""
-    title = f"round {row['round']}, position {row['position']}: {variants.label(row[VARIANT_COLUMN])}{release}"
-    return f"{title} – {row['failure_class']}" if row["failure_class"] else title
 
 
 def find_output_folders(resources: PageResources) -> FindFolders:

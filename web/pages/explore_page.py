@@ -17,6 +17,7 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
+from treehammer.web.figures.explore_figure import describe_metric, explain_empty_figure
 from treehammer.web.figures.explore_query import (
     FORMER_VIEWS,
     METRICS,
@@ -25,12 +26,11 @@ from treehammer.web.figures.explore_query import (
     ExploreQuery,
     View,
 )
-from treehammer.web.figures.figure_captions import describe_metric, explain_empty_figure
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.labels import VARIANT_COLUMN, head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import FormInput
-from treehammer.web.page_service import FigureFiles, make_figure_response
+from treehammer.web.page_service import draw_file, make_drawing_pool, make_figure_response
 from treehammer.web.pages.explore_result import (
     S0_TITLE,
     ExploreResult,
@@ -292,10 +292,9 @@ def _send_file(request: PageRequest[Any]) -> Response:
             "Creator": f"Treehammer {__version__}",
         },
     }
-    files = request.resources.share(FigureFiles)
-    return make_figure_response(result.route, form, files.draw_file(form, drawing))
+    return make_figure_response(result.route, form, draw_file(form, drawing))
 
 
-_FILES: Any = {"position": 22, "make_pool": lambda resources: resources.share(FigureFiles).pool}
+_FILES: Any = {"position": 22, "make_pool": lambda resources: resources.share(make_drawing_pool)}
 explore_file = page("/explore/figure.{form}", "explore-file", ExploreQuery, **_FILES)(_send_file)
 s0_file = page("/figures/s0/figure.{form}", "s0-file", S0Query, **_FILES)(_send_file)

@@ -19,14 +19,17 @@ from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.columns import outcome_columns
 from treehammer.web.display_formats import aligned_format, day_from_number, day_number
-from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_figure import (
+    describe_bars,
+    describe_groups,
+    describe_metric,
+    describe_selection,
+    figure_heading,
     figure_unit,
     group_value_writers,
     lay_out_figure,
 )
 from treehammer.web.figures.explore_query import DIMENSIONS, ExploreQuery, View
-from treehammer.web.figures.figure_captions import figure_heading
 from treehammer.web.figures.figure_layout import FigureLayout, GroupKeys
 from treehammer.web.figures.figure_points import (
     FigurePoint,
@@ -217,9 +220,7 @@ class ExploreResult:
         """Title of the figure; S0's own one needs its default columns."""
         fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
         is_s0 = all(getattr(self.query, name) == fields[name].default for name in names)
-        return (
-            S0_TITLE if is_s0 and self.route == "s0" else figure_captions.figure_heading(self.query)
-        )
+        return S0_TITLE if is_s0 and self.route == "s0" else figure_heading(self.query)
 
     @property
     def route(self) -> str:
@@ -261,10 +262,10 @@ class ExploreResult:
         return {
             "metric": query.metric,
             "unit": unit,
-            "meaning": figure_captions.describe_metric(query),
-            "bars": figure_captions.describe_bars(query),
-            "caption": figure_captions.describe_groups(query),
-            "selection": figure_captions.describe_selection(query, self.points.points),
+            "meaning": describe_metric(query),
+            "bars": describe_bars(query),
+            "caption": describe_groups(query),
+            "selection": describe_selection(query, self.points.points),
             "from": query.first.isoformat() if query.first else None,
             "to": query.last.isoformat() if query.last else None,
             "kind": query.kind or None,

@@ -107,7 +107,15 @@ class SiteStates(Protocol):
 def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     """Build the page of a site; one that has never measured anything is refused."""
     store, site = request.store, request.query.site
-    works = _sort_works(site_history.list_workloads(store, site))
+    works = site_history.list_workloads(store, site)
+    variants = label_variants(work.variant for work in works)
+    works = sorted(
+        works,
+        key=lambda work: (
+            *(work.test, variants.place(work.variant), work.dataset),
+            *(natural_sort_key(work.root), work.door),
+        ),
+    )
     if not works:
         if not site and wants_html(request.raw):
             return RedirectResponse(link_to("sites"))
@@ -362,17 +370,6 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
     return DataTable("outcomes", caption, table_columns, rows, empty_text=empty)
-
-
-def _sort_works(works: Sequence[Workload]) -> list[Workload]:
-    """Sort all work by test, values of the variant, dataset, release and door."""
-    variants = label_variants(work.variant for work in works)
-
-    def key(work: Workload) -> tuple[Any, ...]:
-        place = variants.place(work.variant)
-        return work.test, place, work.dataset, natural_sort_key(work.root), work.door
-
-    return sorted(works, key=key)
 
 
 def _build_work_matrix(works: Sequence[Workload]) -> DataTable:

@@ -311,13 +311,9 @@ def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
     text = f"{title} {comparison} the median of the same work"
     if standing.place is None:
         return f"{text}, of {standing.sites} sites."
-    return f"{text}; {_ordinal(standing.place)} of {standing.sites} sites."
-
-
-def _ordinal(number: int) -> str:
-    is_teen = number % 100 in (11, 12, 13)
-    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    is_teen = standing.place % 100 in (11, 12, 13)
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(standing.place % 10, "th")
+    return f"{text}; {standing.place}{ending} of {standing.sites} sites."
 
 
 def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:

@@ -50,22 +50,19 @@ def test_upload_reports_new_known_and_conflicting(service: ServiceThread, key: s
 
 
 def test_upload_accepts_gzip(service: ServiceThread, key: str) -> None:
-    data = gzip.compress(json.dumps(make_body([make_sent_measurement()])).encode())
+    data = gzip.compress(GOOD)
     assert service.post_document(data, key, Content_Encoding="gzip").json()["new"] == 1
     assert service.post_document(data, key, Content_Encoding="GZIP").json()["known"] == 1
     plain = {"Content_Type": 'Application/JSON; charset="UTF-8"', "Content_Encoding": "identity"}
-    assert (
-        service.post_document(make_body([make_sent_measurement()]), key, **plain).json()["known"]
-        == 1
-    )
+    assert service.post_document(GOOD, key, **plain).json()["known"] == 1
     # The decompressed size equals that of one decompression step.
     filler = json.dumps({"measurements": []})
     even = gzip.compress(filler.ljust(65536).encode())
     assert service.post_document(even, key, Content_Encoding="gzip").status_code == 200
 
 
-RECORD = make_body([make_sent_measurement()])["measurements"][0]
-GOOD = json.dumps(make_body([make_sent_measurement()])).encode()
+BODY = make_body([make_sent_measurement()])
+RECORD, GOOD = BODY["measurements"][0], json.dumps(BODY).encode()
 
 
 def changed(**values: Any) -> Any:
@@ -252,7 +249,7 @@ def test_upload_times_out_if_database_is_slow(start_service: StartService) -> No
 
     with start_service(SlowStore().add, limits=RequestLimits(response_s=0.1)) as service:
         key = service.make_key("submit").text
-        answer = service.post_document(make_body([make_sent_measurement()]), key)
+        answer = service.post_document(GOOD, key)
         assert answer.status_code == 503
         assert "send the same again" in answer.json()["error"]
 
@@ -290,7 +287,7 @@ def test_upload_requires_valid_token(service: ServiceThread) -> None:
 def test_job_token_permits_own_measurements_only(service: ServiceThread) -> None:
     key = service.make_key("submit")
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
-    assert service.post_document(make_body([make_sent_measurement()]), token).json()["new"] == 1
+    assert service.post_document(GOOD, token).json()["new"] == 1
     for other in (
         make_sent_measurement(job="other"),
         make_sent_measurement(position=2, campaign_id="another"),
@@ -310,11 +307,11 @@ def test_job_token_permits_own_measurements_only(service: ServiceThread) -> None
         "job_id": "job",
     }
     service.clock[0] += 2 * DAY_US
-    answer = service.post_document(make_body([make_sent_measurement()]), token)
+    answer = service.post_document(GOOD, token)
     assert answer.status_code == 401
     assert "expired" in answer.json()["error"]
     service.clock[0] -= 2 * DAY_US
-    assert service.post_document(make_body([make_sent_measurement()]), token).json()["known"] == 1
+    assert service.post_document(GOOD, token).json()["known"] == 1
 
 
 def wait_for_refusal(service: ServiceThread, token: str) -> str:
@@ -337,7 +334,7 @@ def test_revoked_tokens_are_refused_soon(
             mint_job_token(key, "campaign", job, service.clock[0] + DAY_US)
             for job in ("job", "job2")
         )
-        answer = service.post_document(make_body([make_sent_measurement()]), token)
+        answer = service.post_document(GOOD, token)
         assert answer.status_code == 200
         assert service.open_keyring().revoke_tokens("job", "job", now_us=1)
         assert "this job" in wait_for_refusal(service, token)
@@ -442,7 +439,7 @@ def test_upload_responds_503_until_database_recovers(start_service: StartService
     store = FailingStore(StoreError("the server does not answer (secret-host)"))
     with start_service(store.add) as service:
         key = service.make_key("submit").text
-        answer = service.post_document(make_body([make_sent_measurement()]), key)
+        answer = service.post_document(GOOD, key)
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) > 0
         assert "secret-host" not in answer.text
@@ -452,14 +449,14 @@ def test_upload_responds_503_until_database_recovers(start_service: StartService
         live = service.get_path("/api/v1/live")
         assert (live.status_code, live.json()["status"]) == (200, "ok")
         store.error = None
-        assert service.post_document(make_body([make_sent_measurement()]), key).status_code == 200
+        assert service.post_document(GOOD, key).status_code == 200
         assert service.get_path("/api/v1/health").status_code == 200
 
 
 def test_unstorable_measurement_gets_422(start_service: StartService) -> None:
     with start_service(FailingStore(UnstorableContentError("too long a name")).add) as service:
         key = service.make_key("submit").text
-        answer = service.post_document(make_body([make_sent_measurement()]), key)
+        answer = service.post_document(GOOD, key)
         assert answer.status_code == 422
         assert answer.json()["errors"] == [
             {"index": 0, "reasons": ["the database cannot store it: too long a name"]}
@@ -471,9 +468,9 @@ def test_unexpected_error_is_hidden_and_survived(start_service: StartService) ->
     store = FailingStore(RuntimeError("boom"))
     with start_service(store.add) as service:
         key = service.make_key("submit").text
-        answer = service.post_document(make_body([make_sent_measurement()]), key)
+        answer = service.post_document(GOOD, key)
         assert (answer.status_code, "boom" in answer.text) == (500, False)
         store.error = None
-        assert service.post_document(make_body([make_sent_measurement()]), key).status_code == 200
+        assert service.post_document(GOOD, key).status_code == 200
 
     assert count_stored(service) == 0

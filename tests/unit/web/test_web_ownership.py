@@ -46,6 +46,7 @@ CAMPAIGN = CampaignRow(
     CampaignPlan.model_validate(PLAN), 2, 8,
 )  # fmt: skip
 JOB = JobRow("j1", "c1", "A", "root", "timed", 1, "cold", "htcondor@must", "7.0", 4, "running")
+BAD = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
 ATTEMPT = AttemptRow("j1", 1, "running", STARTED_US, 0, None, "", "")
 
 
@@ -126,11 +127,10 @@ def test_uploaded_bad_replica_marks_measurements(service: ServiceThread, key: st
     service.post_document(
         make_body([make_sent_measurement(dataset_hash="h", door="root", plausible=True)]), key
     )
-    finding = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
-    assert upload(service, key, finding) == (2, 0, 0)
+    assert upload(service, key, BAD) == (2, 0, 0)
     with Store.open(service.url) as store:
         (row,) = store.measurements(Selection(), ["plausible"])
-        assert store.replicas() == [replace(finding, owner="submiter")]
+        assert store.replicas() == [replace(BAD, owner="submiter")]
     assert row["plausible"] is False
 
 
@@ -262,13 +262,7 @@ def test_upload_responds_503_if_database_fails(
         assert "secret" not in answer.text
 
 
-OWNED_CAMPAIGN = CampaignRow(
-    "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
-    CampaignPlan(), 1, 1,
-)  # fmt: skip
-BAD = ReplicaRow("f1", 5, "tiny", "h", "local", "root", "f", "root://", False, "torn")
 LATER = 2**60
-UPLOAD = "/api/v1/campaigns"
 
 
 @pytest.fixture
@@ -288,20 +282,10 @@ def send(service: ServiceThread, token: str, *measurements: Measurement) -> Any:
 def send_campaign(
     service: ServiceThread,
     key: AccessKey,
-    *jobs: JobRow,
-    campaign: CampaignRow = OWNED_CAMPAIGN,
-    checks: tuple[ReplicaRow, ...] = (),
+    *rows: JobRow | ReplicaRow,
+    campaign: CampaignRow = CAMPAIGN,
 ) -> Any:
-    replicas = [{name: v for name, v in asdict(row).items() if name != "owner"} for row in checks]
-    body = {
-        "campaign": {**vars(campaign), "plan": campaign.plan.to_document()},
-        "jobs": [
-            {**{n: v for n, v in asdict(job).items() if n != "campaign_id"}, "attempts": []}
-            for job in jobs
-        ],
-        "replicas": replicas,
-    }
-    return service.post_document(body, key.text, UPLOAD)
+    return service.post_document(document(*rows, campaign=campaign), key.text, PATH)
 
 
 def make_own(campaign: str, job: str, **values: Any) -> Measurement:
@@ -363,12 +347,12 @@ def test_other_groups_cannot_change_a_campaign(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     assert send_campaign(service, alice, JOB).status_code == 200
-    cancelled, renamed = replace(JOB, state="cancelled"), replace(OWNED_CAMPAIGN, name="mine")
-    for jobs, campaign in (([cancelled], OWNED_CAMPAIGN), ([], renamed)):
+    cancelled, renamed = replace(JOB, state="cancelled"), replace(CAMPAIGN, name="mine")
+    for jobs, campaign in (([cancelled], CAMPAIGN), ([], renamed)):
         answer = send_campaign(service, mallory, *jobs, campaign=campaign)
         assert answer.status_code == 403
         assert "belongs to another group" in answer.json()["error"]
-    stolen = send_campaign(service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1"))
+    stolen = send_campaign(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
     assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     with Store.open(service.url) as store:
@@ -382,7 +366,7 @@ def test_others_cannot_be_first_to_send_to_a_campaign_submitted_here(
 ) -> None:
     """The identities of its jobs are on the service's pages before any of them reports."""
     with Store.open(service.url) as store:
-        store.add_campaign(OWNED_CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
+        store.add_campaign(CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
     forged = mint_job_token(mallory, "c1", "j1", LATER)
     assert send(service, forged, make_own("c1", "j1", host="forged")).status_code == 403
     assert send_campaign(service, mallory, replace(JOB, state="cancelled")).status_code == 403
@@ -398,7 +382,7 @@ def test_job_of_a_campaign_that_was_not_uploaded_cannot_be_taken_over(
 ) -> None:
     """Attack: the job has reported, but its campaign is not uploaded yet; a stranger names it."""
     assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
-    stolen = send_campaign(service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1"))
+    stolen = send_campaign(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
     assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
@@ -428,7 +412,7 @@ def test_results_written_here_belong_to_this_installation(service: ServiceThread
         if how == "measurements":
             store.add([make_own("c1", "j1")])
         if how == "campaign":
-            store.add_campaign(OWNED_CAMPAIGN, [JOB])
+            store.add_campaign(CAMPAIGN, [JOB])
         assert store.find_owner("c1") == LOCAL_OWNER
     mallory = service.make_key("submit", owner="mallory")
     sent = {
@@ -439,7 +423,7 @@ def test_results_written_here_belong_to_this_installation(service: ServiceThread
         "its job under another campaign": send(service, mallory.text, make_own("m1", "j1")),
         "an upload": send_campaign(service, mallory, replace(JOB, state="cancelled")),
         "an upload of its job": send_campaign(
-            service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1")
+            service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1")
         ),
     }
     assert {name: answer.status_code for name, answer in sent.items()} == dict.fromkeys(sent, 403)
@@ -452,7 +436,7 @@ def test_imported_campaign_belongs_to_the_named_group(
 ) -> None:
     other_url, file = f"sqlite:///{tmp_path}/theirs.db", tmp_path / "theirs.parquet"
     with Store.open(other_url) as store:
-        store.add_campaign(OWNED_CAMPAIGN, [replace(JOB, state="done")])
+        store.add_campaign(CAMPAIGN, [replace(JOB, state="done")])
         store.add([make_own("c1", "j1")])
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
@@ -553,9 +537,9 @@ def test_known_check_does_not_belong_to_its_second_sender(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     """Attack: a check that is sent again would be deleted with the checks of its second sender."""
-    assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
-    campaign = replace(OWNED_CAMPAIGN, id="m1")
-    answer = send_campaign(service, mallory, campaign=campaign, checks=(replace(BAD, good=True),))
+    assert send_campaign(service, alice, BAD).status_code == 200
+    campaign = replace(CAMPAIGN, id="m1")
+    answer = send_campaign(service, mallory, replace(BAD, good=True), campaign=campaign)
     assert answer.json() == {"new": 1, "changed": 0, "known": 1}
     with Store.open(service.url) as store:
         scope = ChangeScope(key_id=mallory.key_id)
@@ -569,13 +553,13 @@ def test_checks_of_replicas_apply_to_campaigns_of_their_group(
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     assert send(service, mallory.text, make_own("m1", "m1", **reads)).status_code == 200
-    campaign = replace(OWNED_CAMPAIGN, id="m1")
-    assert send_campaign(service, mallory, campaign=campaign, checks=(BAD,)).status_code == 200
+    campaign = replace(CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, BAD, campaign=campaign).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": True, "m1": False}
     admin = service.make_key("admin", owner="admins")
     check = replace(BAD, id="f2")
-    other = replace(OWNED_CAMPAIGN, id="a1")
-    assert send_campaign(service, admin, campaign=other, checks=(check,)).status_code == 200
+    other = replace(CAMPAIGN, id="a1")
+    assert send_campaign(service, admin, check, campaign=other).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": False, "m1": False}
 
 
@@ -583,10 +567,10 @@ def test_good_check_of_another_group_excuses_nothing(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
-    assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
+    assert send_campaign(service, alice, BAD).status_code == 200
     good = replace(BAD, id="f3", good=True, found_us=STARTED_US - 1)
-    campaign = replace(OWNED_CAMPAIGN, id="m1")
-    assert send_campaign(service, mallory, campaign=campaign, checks=(good,)).status_code == 200
+    campaign = replace(CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, good, campaign=campaign).status_code == 200
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     with Store.open(service.url) as store:
         store.mark_bad_replicas()
@@ -594,7 +578,7 @@ def test_good_check_of_another_group_excuses_nothing(
 
 
 def test_receipts_name_key_time_and_address(service: ServiceThread, alice: AccessKey) -> None:
-    assert send_campaign(service, alice, JOB, checks=(BAD,)).status_code == 200
+    assert send_campaign(service, alice, JOB, BAD).status_code == 200
     for round_ in (1, 2):
         assert send(service, alice.text, make_own("c1", "j1", round_=round_)).status_code == 200
     with Store.open(service.url) as store, store._engine.connect() as connection:
