@@ -57,8 +57,8 @@ def make_drawing_pool(_resources: PageResources) -> QueryPool:
     return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
 
 
-def draw_file(form: str, drawing: Mapping[str, Any]) -> bytes:
-    """Draw a file in one of the :data:`.FIGURE_FORMATS`, see :mod:`.drawing`."""
+def draw_file(form: str, **drawing: Any) -> bytes:
+    """Draw a file with arguments of :func:`.draw_chart` in a process."""
     return _run_drawing(form, json.dumps(drawing, sort_keys=True).encode())
 
 
@@ -179,8 +179,8 @@ class PageContext:
             raise responses.RequestRefusedError(
                 404, f"this page has no chart {drawing[:80]!r} as {formats}"
             )
-        chart = {"chart": charts[name].specification}
-        return make_figure_response("figure", form, draw_file(form, chart))
+        chart = draw_file(form, specification=charts[name].specification)
+        return make_figure_response("figure", form, chart)
 
     def render_html(self, content: PageContent, request: Request) -> Response:
         """Render a page as an HTML response."""

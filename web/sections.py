@@ -139,11 +139,6 @@ def separate(parts: Iterable[Part], separator: str) -> list[Part | str]:
     return [piece for part in parts for piece in (separator, part)][1:]
 
 
-def split_code(text: str) -> list[Inline]:
-    """Split a text whose words in backquotes are names as programs write them."""
-    return [Code(part) if place % 2 else part for place, part in enumerate(text.split("`"))]
-
-
 class Paragraph:
     """A paragraph of parts, with a CSS class such as ``quiet``, and a role for screen readers."""
 

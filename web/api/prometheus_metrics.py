@@ -43,7 +43,6 @@ from treehammer.verticals import import_parts
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementWriter, WriteMeasurements
 from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today
-from treehammer.web.page_service import PageContext
 
 #: Format in which metrics are sent.
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -195,11 +194,6 @@ def service_metrics_routes(
         return _respond(metrics.registry)
 
     return [Route(SERVICE_METRICS_PATH, get_metrics, name="service_metrics", methods=["GET"])]
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route, which requires read access."""
-    return [context.page_route("/metrics", metrics_view, "metrics")]
 
 
 def metrics_view(store: Store, _request: Request) -> Response:

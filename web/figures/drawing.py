@@ -1,7 +1,7 @@
 """Draw a figure into a file, as a subprocess: Vega's engine takes time and memory to load.
 
-``python -m treehammer.web.figures.drawing FORMAT`` reads a chart's specification as JSON from stdin and
-writes the file to stdout.
+``python -m treehammer.web.figures.drawing FORMAT`` reads the other arguments of :func:`draw_chart` as JSON
+from stdin and writes the file to stdout.
 """
 
 from __future__ import annotations
@@ -135,19 +135,9 @@ def _renumber_ids(svg: str) -> str:
     return _IDS.sub(lambda match: numbers[match[0]], svg)
 
 
-def draw_file(form: str, request: Mapping[str, Any]) -> bytes:
-    """Draw a file of one of :data:`FIGURE_FORMATS`."""
-    return draw_chart(
-        request["chart"],
-        form,
-        width_mm=request.get("width_mm", 0.0),
-        metadata=request.get("metadata"),
-    )
-
-
 def main() -> None:
     """Read JSON from stdin and write the file to stdout."""
-    content = draw_file(sys.argv[1], json.load(sys.stdin))
+    content = draw_chart(form=sys.argv[1], **json.load(sys.stdin))
     with open_binary_stdout() as out:
         out.write(content)
 

@@ -130,7 +130,7 @@ def _chart_size(layout: FigureLayout) -> tuple[float, float]:
     points = len(layout.places) * (1 if layout.dates or has_rows else rows)
     height = float(_HEIGHT)
     if has_rows:
-        height = rows * min(max(_TALL_HEIGHT / rows, _LEAST_ROW_HEIGHT), _ROW_HEIGHT)
+        height = rows * min(max(_TALL_HEIGHT / rows, _LEAST_ROW_HEIGHT), float(_ROW_HEIGHT))
     return min(max(700.0, 14.0 * points), 2200.0), max(height, 60)
 
 

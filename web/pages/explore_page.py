@@ -283,16 +283,14 @@ def _send_file(request: PageRequest[Any]) -> Response:
             400, f"{SIZE} must be one of {', '.join(PAPER_WIDTHS_MM)}, not {size[:20]!r}"
         )
     width_mm = PAPER_WIDTHS_MM.get(size, 0.0)
-    drawing = {
-        "chart": chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM),
-        "width_mm": width_mm,
-        "metadata": {
-            "Title": result.title,
-            "Subject": result.link_permanently(),
-            "Creator": f"Treehammer {__version__}",
-        },
+    chart = chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM)
+    metadata = {
+        "Title": result.title,
+        "Subject": result.link_permanently(),
+        "Creator": f"Treehammer {__version__}",
     }
-    return make_figure_response(result.route, form, draw_file(form, drawing))
+    content = draw_file(form, specification=chart, width_mm=width_mm, metadata=metadata)
+    return make_figure_response(result.route, form, content)
 
 
 _FILES: Any = {"position": 22, "make_pool": lambda resources: resources.share(make_drawing_pool)}

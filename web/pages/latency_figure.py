@@ -49,7 +49,7 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         groups=("", "from", "release"),
         count_title="",
         scale=figure_layout.Scale.LINEAR,
-        places=tuple(map(format_edge, axis_bins)),
+        places=tuple(format_seconds(_lower_edge_s(bin_)) if bin_ else "0" for bin_ in axis_bins),
         series=tuple(
             figure_layout.style_series(
                 [(_title_reads(name), name, name) for name in nonempty], by_release=True
@@ -73,11 +73,6 @@ def list_filled_bins(bins: Sequence[int]) -> Iterator[Row]:
     for bin_, reads in enumerate(bins):
         if reads:
             yield {"from_s": _lower_edge_s(bin_), "to_s": _lower_edge_s(bin_ + 1), "reads": reads}
-
-
-def format_edge(bin_: int) -> str:
-    """Format the lower edge of a bin."""
-    return format_seconds(_lower_edge_s(bin_)) if bin_ else "0"
 
 
 def _lower_edge_s(bin_: int) -> float:

@@ -463,10 +463,11 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     verdicts = [overview.folded_verdicts] if overview.latest else compare
     yield ui.Titled("Latest verdicts", *verdicts, anchor="verdicts")
     remark = ui.quiet(
-        *ui.split_code(
-            "Measurements are counted as they arrive. Job states are as of the last `treehammer status` or "
-            "`collect`."
-        )
+        "Measurements are counted as they arrive. Job states are as of the last ",
+        ui.Code("treehammer status"),
+        " or ",
+        ui.Code("collect"),
+        ".",
     )
     start = "Nothing is running. Start a campaign:"
     submit = ui.suggest(start, "treehammer submit ttree-read --wait")

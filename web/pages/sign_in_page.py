@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import StoreError
-from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.text_formatting import SECOND_US
 from treehammer.web.addresses import requested_address
@@ -37,26 +36,61 @@ KEY_SESSION_DAYS = 30
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes for signing in and out."""
+    access_control, database = context.access_control, context.resources.database
 
     async def sign_in(request: Request) -> Response:
+        """Open a session for the holder of a key, and give its token to the browser."""
         refuse_cross_site(request)
         form = await _read_form(request)
         target = form.get("next", "")
         try:
-            grant, expires_us = await grant_of_key(context, form.get("token", "").strip())
+            grant = await access_control.grant_for_token(form.get("token", "").strip())
+            require_read_grant(grant)
         except responses.RequestRefusedError as refusal:
             if refusal.status == 503:
                 raise
             responses.note_refusal(request, refusal)
             return sign_in_view(context, request, str(refusal), refusal.headers, target)
+        now_us = access_control.now_us()
+        expires_us = now_us + KEY_SESSION_DAYS * 86400 * SECOND_US
+        if grant.expires_us is not None:
+            expires_us = min(expires_us, grant.expires_us)
+        address = request.client.host[:MAX_WORD] if request.client else "-"
+        times = {"now_us": now_us, "expires_us": expires_us}
+        open_now = partial(database.open_session, grant, address=address, **times)
+        try:
+            token = await anyio.to_thread.run_sync(open_now)
+        except StoreError as error:
+            text = f"signing in is not possible now: {error.message}"
+            raise responses.service_unavailable(text) from error
         response = responses.redirect_locally(target)
-        await open_session(context, request, response, grant, expires_us)
+        response.set_cookie(
+            session_cookie(request),
+            token,
+            max_age=max(1, (expires_us - now_us) // SECOND_US),
+            httponly=True,
+            samesite="lax",
+            secure=request.scope["scheme"] == "https",
+        )
+        _note_event(request, SIGN_IN, grant.name, grant.key_id)
         return response
 
     async def sign_out(request: Request) -> Response:
+        """End the browser's session and delete its cookie; refused while the database fails."""
         refuse_cross_site(request)
         response = responses.redirect_locally("/")
-        await end_session(context, request, response)
+        if token := session_token(request):
+            try:
+                await anyio.to_thread.run_sync(database.end_session, token)
+            except StoreError as error:
+                text = f"the session could not be ended: {error.message}. Sign out again"
+                raise responses.service_unavailable(text) from error
+            with suppress(StoreError):
+                # Other processes on this database notice within seconds.
+                await access_control.refresh()
+            cookie, is_secure = session_cookie(request), request.scope["scheme"] == "https"
+            response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
+            _note_event(request, SIGN_OUT, "browser")
         return response
 
     return [
@@ -96,67 +130,6 @@ async def _read_form(request: Request) -> dict[str, str]:
     except ValueError:
         raise responses.RequestRefusedError(400, "the form cannot be read") from None
     return {name: values[0] for name, values in fields.items()}
-
-
-async def grant_of_key(context: PageContext, key: str) -> tuple[AccessGrant, int]:
-    """Verify a key for reading; return its grant and the end of its session."""
-    grant = require_read_grant(await context.access_control.grant_for_token(key))
-    expires_us = context.access_control.now_us() + KEY_SESSION_DAYS * 86400 * SECOND_US
-    if grant.expires_us is not None:
-        expires_us = min(expires_us, grant.expires_us)
-    return grant, expires_us
-
-
-async def open_session(
-    context: PageContext,
-    request: Request,
-    response: Response,
-    grant: AccessGrant,
-    expires_us: int,
-) -> None:
-    """Open a session, and give its token to the browser."""
-    now_us = context.access_control.now_us()
-    address = request.client.host[:MAX_WORD] if request.client else "-"
-    open_now = partial(
-        context.resources.database.open_session,
-        grant,
-        address=address,
-        now_us=now_us,
-        expires_us=expires_us,
-    )
-    try:
-        token = await anyio.to_thread.run_sync(open_now)
-    except StoreError as error:
-        raise responses.service_unavailable(
-            f"signing in is not possible now: {error.message}"
-        ) from error
-    response.set_cookie(
-        session_cookie(request),
-        token,
-        max_age=max(1, (expires_us - now_us) // SECOND_US),
-        httponly=True,
-        samesite="lax",
-        secure=request.scope["scheme"] == "https",
-    )
-    _note_event(request, SIGN_IN, grant.name, grant.key_id)
-
-
-async def end_session(context: PageContext, request: Request, response: Response) -> None:
-    """End the browser's session and delete its cookie; refused while the database fails."""
-    if token := session_token(request):
-        try:
-            await anyio.to_thread.run_sync(context.resources.database.end_session, token)
-        except StoreError as error:
-            raise responses.service_unavailable(
-                f"the session could not be ended: {error.message}. Sign out again"
-            ) from error
-        with suppress(StoreError):
-            # Other processes on this database notice within seconds.
-            await context.access_control.refresh()
-        is_secure = request.scope["scheme"] == "https"
-        cookie = session_cookie(request)
-        response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_secure)
-        _note_event(request, SIGN_OUT, "browser")
 
 
 def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:

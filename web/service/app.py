@@ -53,7 +53,6 @@ from treehammer.web.pages import load_pages, sign_in_page
 from treehammer.web.sections import Link, Paragraph, end_sentence, headline, quiet
 from treehammer.web.service.middleware import (
     AuditJournal,
-    RejectNulMiddleware,
     RequestLog,
     SlashRedirects,
 )
@@ -138,7 +137,6 @@ def create_app(
         routes=routes,
         middleware=[
             Middleware(RequestLog, render=render, metrics=metrics, journal=journal),
-            Middleware(RejectNulMiddleware, render=render),
         ],
         exception_handlers=dict.fromkeys(
             (responses.RequestRefusedError, HTTPException, ClientDisconnect),
@@ -263,7 +261,7 @@ class PageRoutes:
         routes: list[BaseRoute] = [self._context.declared_route(page) for page in pages]
         routes += [
             Route("/robots.txt", get_robots, methods=["GET"]),
-            *prometheus_metrics.routes(self._context),
+            self._context.page_route("/metrics", prometheus_metrics.metrics_view, "metrics"),
             self._context.declared_route(openapi.reference_page),
             *page_data.routes(self._context),
             *sign_in_page.routes(self._context),

@@ -92,24 +92,6 @@ class SlashRedirects:
         await self._refuse(scope, receive, send)
 
 
-class RejectNulMiddleware:
-    """Refuses addresses with NUL, for which databases fail in different ways."""
-
-    def __init__(self, app: ASGIApp, render: responses.RefusalRenderer) -> None:
-        self._app = app
-        self._render = render
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        app = self._app
-        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
-            app = self._render(
-                Request(scope),
-                responses.RequestRefusedError(400, "an address cannot contain NUL (%00)"),
-            )
-        await app(scope, receive, send)
-
-
 _SECRET_NAME = SECRET_HEADER.lower().encode()
 
 
@@ -156,7 +138,8 @@ def _read_forwarded(headers: Mapping[bytes, bytes], scope: Scope) -> dict[str, A
 class RequestLog:
     """Logs requests without their query at the level INFO, counts refusals, and sets ``Server-Timing``.
 
-    ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
+    Addresses with NUL are refused. ``Server-Timing`` holds the milliseconds until the first byte of the
+    response, which browsers show.
     """
 
     def __init__(
@@ -176,8 +159,12 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start = time.monotonic()
+        start, app = time.monotonic(), self._app
         status = 0
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            # Databases fail in different ways for it.
+            text = "an address cannot contain NUL (%00)"
+            app = self._render(Request(scope), responses.RequestRefusedError(400, text))
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
@@ -188,7 +175,7 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_record)
+            await app(scope, receive, send_and_record)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError):
                 # Uvicorn cancels requests that take too long when the service stops.

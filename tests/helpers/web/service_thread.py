@@ -27,6 +27,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
+from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web import page_service
 from treehammer.web.core.auth import AccessControl
@@ -50,6 +51,19 @@ make_sent_measurement = make_measurement
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Build the body of an upload."""
     return {"measurements": [json.loads(measurement.to_json()) for measurement in measurements]}
+
+
+class FailingStore:
+    """A store that raises an error until it is cleared."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+
+    def add(self, measurements: Any, deliveries: Any = ()) -> AddResult:
+        """Raise the error, or count the measurements."""
+        if self.error:
+            raise self.error
+        return AddResult(len(list(measurements)), 0)
 
 
 class ServiceThread:
@@ -230,7 +244,7 @@ def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw figure files in this process; another would first load Vega's engine or uproot."""
 
     def draw(form: str, text: bytes) -> bytes:
-        return drawing.draw_file(form, json.loads(text))
+        return drawing.draw_chart(form=form, **json.loads(text))
 
     monkeypatch.setattr(page_service, "_run_drawing", draw)
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from polling import wait_until
-from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+from service_thread import (
+    FailingStore,
+    ServiceThread,
+    StartService,
+    make_body,
+    make_sent_measurement,
+)
 
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core.access_keys import mint_job_token
@@ -421,18 +427,6 @@ def test_measurement_of_bad_replica_is_marked(start_service: StartService) -> No
 
 
 # Failures of the database
-
-
-class FailingStore:
-    """A store that raises an error until it is cleared."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error: Exception | None = error
-
-    def add(self, measurements: Any, deliveries: Any = ()) -> AddResult:
-        if self.error:
-            raise self.error
-        return AddResult(len(list(measurements)), 0)
 
 
 def test_upload_responds_503_until_database_recovers(start_service: StartService) -> None:

@@ -7,22 +7,25 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from repository_code import find_command
-from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+from service_thread import (
+    FailingStore,
+    ServiceThread,
+    StartService,
+    make_body,
+    make_sent_measurement,
+)
 
 from treehammer import config
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write import audit_trail
-from treehammer.sql.write.audit_trail import Delivery
-from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth, measurement_writer
 from treehammer.web.service import middleware
@@ -146,20 +149,6 @@ def test_audit_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 METRICS = "/metrics/service"
 
 
-class FailingStore:
-    """Destination of measurements that fails while ``broken``."""
-
-    def __init__(self) -> None:
-        self.broken = True
-
-    def add(
-        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
-    ) -> AddResult:
-        if self.broken:
-            raise StoreError("the disk is full", where="results.db")
-        return AddResult(len(list(measurements)), 0)
-
-
 def read_samples(service: ServiceThread, key: str) -> dict[tuple[str, ...], float]:
     """Read all samples by name and values of labels, in order of their names."""
     answer = service.get_path(METRICS, key)
@@ -213,7 +202,7 @@ def test_metrics_require_a_reading_key_even_where_reading_is_public(
 
 
 def test_metrics_show_last_write_error(start_service: StartService) -> None:
-    store = FailingStore()
+    store = FailingStore(StoreError("the disk is full", where="results.db"))
     with start_service(store.add) as service:
         reader, submitter = service.make_key("read").text, service.make_key("submit").text
         body = make_body([make_sent_measurement()])
@@ -225,7 +214,7 @@ def test_metrics_show_last_write_error(start_service: StartService) -> None:
         assert values["treehammer_refusals_total", "database"] == 1
         failed = values["treehammer_last_write_error_timestamp_seconds", "the disk is full"]
         assert before <= failed <= time.time()
-        store.broken = False
+        store.error = None
         assert service.post_document(body, submitter).status_code == 200
         values = read_samples(service, reader)
         assert values["treehammer_database_writable",] == 1
