@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -112,11 +112,8 @@ def _table_rows(table: sa.Table, now_us: int) -> Iterator[dict[str, Any]]:
             yield _build_row(table, number, now_us)
             continue
         for place, changes in enumerate((VALID_VALUES, {"failure_class": None}, {})):
-            row = (
-                _build_row(table, number, now_us)
-                | changes
-                | {"plausible": place == 0, "round": place + 1}
-            )
+            row = _build_row(table, number, now_us) | changes
+            row |= {"plausible": place == 0, "round": place + 1}
             yield row | {"measurement_id": f"{place}{row['measurement_id']}"[:128]}
 
 
@@ -136,7 +133,7 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
         named = key.column
         whole = isinstance(named.type, StoredText)
         return attack_text(number, named.table.name, named.key) if whole else number
-    if name in NULL_COLUMNS:
+    if name in NULL_COLUMNS or isinstance(column.type, sa.LargeBinary):
         return None
     if name in FIXED_VALUES:
         return FIXED_VALUES[name].format(number)
@@ -152,8 +149,6 @@ def _build_value(table: sa.Table, column: sa.Column[Any], number: int, now_us: i
         return now_us
     if isinstance(column.type, NumberList):
         return [0, 0, 3, 5]
-    if isinstance(column.type, sa.LargeBinary):
-        return None
     return isinstance(column.type, sa.Boolean) or number + 1
 
 
@@ -212,15 +207,13 @@ def _build_state_evidence(number: int) -> StateEvidence:
     )
 
 
-def _build_context(number: int) -> str:
-    return json.dumps({"kernel": attack_text(number, "watched_day", "context")})
-
-
 #: Columns that hold a JSON document.
-_DOCUMENTS = {
+_DOCUMENTS: dict[str, Callable[[int], Any]] = {
     "campaign.plan": _build_plan,
     "verdict.evidence": _build_evidence,
     "change_point.evidence": _build_places,
     "status_change.evidence": _build_state_evidence,
-    "watched_day.context": _build_context,
+    "watched_day.context": lambda number: json.dumps(
+        {"kernel": attack_text(number, "watched_day", "context")}
+    ),
 }

@@ -53,13 +53,10 @@ def fill_database(url: str) -> None:
 @functools.cache
 def _build_content() -> bytes:
     with TemporaryDirectory() as folder:
-        _fill_file(file := Path(folder) / "results.db")
+        file = Path(folder) / "results.db"
+        with Store.open(f"sqlite:///{file}") as store:
+            fill_store(store)
         return file.read_bytes()
-
-
-def _fill_file(file: Path) -> None:
-    with Store.open(f"sqlite:///{file}") as store:
-        fill_store(store)
 
 
 def fill_store(store: Store) -> None:

@@ -126,17 +126,13 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
     words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
     with log.open("wb") as stream:
         process = start_command(words, stream, folder=folder)
+    deadline = time.monotonic() + START_TIMEOUT_S
     try:
-        yield _wait_for_address(process, log)
+        while not (match := re.search(r"serving at (\S+)", log.read_text("utf-8"))):
+            assert process.poll() is None, log.read_text("utf-8")
+            assert time.monotonic() < deadline, log.read_text("utf-8")
+            time.sleep(0.05)
+        yield match[1]
     finally:
         process.terminate()
         process.wait(timeout=60)
-
-
-def _wait_for_address(process: ForkedCommand, log: Path) -> str:
-    deadline = time.monotonic() + 180
-    while process.poll() is None and time.monotonic() < deadline:
-        if match := re.search(r"serving at (\S+)", log.read_text("utf-8")):
-            return match[1]
-        time.sleep(0.05)
-    raise AssertionError(log.read_text("utf-8"))
