@@ -45,6 +45,7 @@ from treehammer.collectors.kit.treehammer_kit.pass_summary import (
     FileRead,
     PassRead,
     latency_percentile,
+    summarize_tree_passes,
 )
 from treehammer.collectors.kit.treehammer_kit.payload_task import (
     PRIME,
@@ -148,16 +149,11 @@ def test_paths_with_patterns_are_opened_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (
-            "half",
-            ["open_turns 0", "run_turn 0 4", "discard_turns", "open_turns 1", "discard_turns"],
-        ),
-        ("warm", ["run_pass"]),
+        ("half", "open_turns 0, run_turn 0 4, discard_turns, open_turns 1, discard_turns"),
+        ("warm", "run_pass"),
     ],
 )
-def test_half_of_each_file_or_all_is_read_before(
-    tmp_path: Path, state: str, expected: list[str]
-) -> None:
+def test_half_of_each_file_or_all_is_read_before(tmp_path: Path, state: str, expected: str) -> None:
     variant = {"server_cache": state, "cache_mb": 30, "threads": 4}
     write_payload_job(tmp_path, "a", "b", kind=PRIME, variant=variant, passes=3)
     task = PayloadTask.read(str(tmp_path / "job.json"), "")
@@ -168,7 +164,7 @@ def test_half_of_each_file_or_all_is_read_before(
     reader.open_turns.side_effect = [7, 0]
     share = turn_server.prime_cache(reader, task)
     calls = [" ".join(map(str, (call[0], *call.args))) for call in reader.method_calls]
-    assert calls == expected
+    assert ", ".join(calls) == expected
     assert share == {"primed_share": 0.5 if state == "half" else 1}
 
 
@@ -443,14 +439,10 @@ def test_jobs_share_libraries_where_they_find_a_folder_for_them(
 @pytest.mark.parametrize(
     ("script", "expected", "reason"),
     [
-        ("""echo '{"values": {"folder": "/there"}}' > "$TREEHAMMER_RESULT" """, "/there", ""),
-        (
-            """echo '{"values": {"folder": "", "reason": "no"}}' > "$TREEHAMMER_RESULT" """,
-            "",
-            "no",
-        ),
+        ("""echo '{"values": {"folder": "/there"}}' >$TREEHAMMER_RESULT""", "/there", ""),
+        ("""echo '{"values": {"folder": "", "reason": "no"}}' >$TREEHAMMER_RESULT""", "", "no"),
         ("exit 1", "", "its build ended with 1"),
-        ("""echo '[]' > "$TREEHAMMER_RESULT" """, "", "its build ended with 0"),
+        ("echo '[]' >$TREEHAMMER_RESULT", "", "its build ended with 0"),
     ],
 )
 def test_libraries_are_built_once_for_each_job(
@@ -478,7 +470,7 @@ def one_file(
     **changes: Any,
 ) -> FileRead:
     figures: dict[str, Any] = {
-        "phases": {**dict.fromkeys(pass_summary.PASS_PHASES, (0.1, 0.05, 0.01)), "loop": loop},
+        "phases": {**dict.fromkeys(PASS_PHASES, (0.1, 0.05, 0.01)), "loop": loop},
         "events": events,
         "unzipped_bytes": 8000,
         "file_size": 10_000,
@@ -503,12 +495,13 @@ def one_pass(*args: Any, **kwargs: Any) -> PassRead:
     return PassRead([one_file(*args, **kwargs)])
 
 
+def summarize_one(**changes: Any) -> dict[str, Any]:
+    return summarize_tree_passes([one_pass(**changes)])
+
+
 def test_phases_and_bins_match_the_catalogue() -> None:
     assert pass_summary.PASS_PHASES == metric_catalogue.PASS_PHASES
-    assert (
-        len(pass_summary.summarize_tree_passes([one_pass()])["read_latency_hist"])
-        == metric_catalogue.LATENCY_BINS
-    )
+    assert len(summarize_one()["read_latency_hist"]) == LATENCY_BINS
 
 
 def test_prefetched_reads_are_those_without_read_events() -> None:
@@ -516,7 +509,7 @@ def test_prefetched_reads_are_those_without_read_events() -> None:
         counters = {"read_calls": reads, "perfstats_read_calls": events}
         counters = {**dict.fromkeys(LOOP_COUNTERS, 5), **counters}
         one = one_pass(counters=counters, file_class="TNetXNGFile", **changes)
-        return pass_summary.summarize_tree_passes([one, one])
+        return summarize_tree_passes([one, one])
 
     assert count(20, 20)["read_calls_prefetch"] == 0
     assert "read_calls_single" in count(20, 20)
@@ -526,16 +519,15 @@ def test_prefetched_reads_are_those_without_read_events() -> None:
 
 
 def test_values_belong_to_the_payload_and_have_their_type() -> None:
-    for name, value in pass_summary.summarize_tree_passes([one_pass(), one_pass()]).items():
+    for name, value in summarize_tree_passes([one_pass(), one_pass()]).items():
         metric = metric_catalogue.METRICS_BY_NAME[name]
         assert metric.owner == "payload"
         assert not describe_value_error(metric, value), name
 
 
 def test_first_pass_is_recorded_but_not_counted() -> None:
-    values = pass_summary.summarize_tree_passes(
-        [one_pass((50.0, 9.0, 9.0)), one_pass(), one_pass((4.0, 1.0, 1.0))]
-    )
+    passes = [one_pass((50.0, 9.0, 9.0)), one_pass(), one_pass((4.0, 1.0, 1.0))]
+    values = summarize_tree_passes(passes)
     assert values["pass_loop_wall_s"] == [50.0, 2.0, 4.0]
     assert values["loop_wall_s"] == 3.0
     assert values["loop_cpu_s"] == 1.75
@@ -543,7 +535,7 @@ def test_first_pass_is_recorded_but_not_counted() -> None:
 
 
 def test_a_single_pass_counts() -> None:
-    values = pass_summary.summarize_tree_passes([one_pass()])
+    values = summarize_one()
     assert values["passes_counted"] == 1
     assert values["cpu_per_event_s"] == pytest.approx(0.015)
     assert values["event_rate_hz"] == pytest.approx(50)
@@ -554,25 +546,24 @@ def test_a_single_pass_counts() -> None:
 
 def test_unknown_kernel_counters_are_omitted() -> None:
     counters = {**dict.fromkeys(LOOP_COUNTERS, 5), "kernel_read_chars": -1}
-    values = pass_summary.summarize_tree_passes([one_pass(queue=-1.0, counters=counters)])
+    values = summarize_one(queue=-1.0, counters=counters)
     for name in ("kernel_read_chars", "loop_run_queue_s", "pass_loop_run_queue_s"):
         assert name not in values
     assert "eff_loop_corrected" not in values
     assert values["kernel_read_calls"] == 5
-    longer_than_loop = pass_summary.summarize_tree_passes([one_pass(queue=3.0)])
-    assert "eff_loop_corrected" not in longer_than_loop
+    assert "eff_loop_corrected" not in summarize_one(queue=3.0), "longer than the loop"
 
 
 @pytest.mark.parametrize("reader", ["TDavixFile", "TCurlFile", "TWebFile"])
 def test_kernel_counters_are_unknown_over_http(reader: str) -> None:
     counters = {**dict.fromkeys(LOOP_COUNTERS, 5), "kernel_read_chars": 0, "kernel_read_calls": 0}
-    values = pass_summary.summarize_tree_passes([one_pass(counters=counters, file_class=reader)])
+    values = summarize_one(counters=counters, file_class=reader)
     assert not {"kernel_read_chars", "kernel_read_calls"} & set(values)
     assert values["kernel_read_bytes"] == 5  # nothing comes from a device, which is no mistake
 
 
 def test_files_of_a_pass_are_summed() -> None:
-    values = pass_summary.summarize_tree_passes([PassRead([one_file(), one_file((1.0, 1.0, 0.0))])])
+    values = summarize_tree_passes([PassRead([one_file(), one_file((1.0, 1.0, 0.0))])])
     assert values["loop_wall_s"] == 3.0
     assert values["events_read"] == 200
     assert values["bytes_read"] == 10
@@ -581,25 +572,22 @@ def test_files_of_a_pass_are_summed() -> None:
 
 
 def test_uncached_reads_are_single_without_cache_counters() -> None:
-    values = pass_summary.summarize_tree_passes([one_pass(cached=False, file_class="TNetXNGFile")])
+    values = summarize_one(cached=False, file_class="TNetXNGFile")
     assert not [name for name in values if name.startswith(("cache_missed", "cache_eff"))]
     assert (values["read_calls_single"], values["read_calls_vector"]) == (5, 0)
 
 
 def test_blocks_of_vector_reads_are_counted_for_a_remote_cache() -> None:
     counters = {**one_file().counters, "read_calls": 5, "vector_calls": 4, "vector_blocks": 18}
-    values = pass_summary.summarize_tree_passes(
-        [one_pass(file_class="TNetXNGFile", counters=counters)]
-    )
+    values = summarize_one(file_class="TNetXNGFile", counters=counters)
     assert (values["read_calls_single"], values["read_calls_vector"]) == (1, 4)
     assert values["vector_chunks"] == 4.5
-    assert not [name for name in values if name in ("vector_calls", "vector_blocks")]
+    assert not {"vector_calls", "vector_blocks"} & set(values)
 
 
 def test_read_kinds_are_unknown_for_other_classes_with_a_cache() -> None:
-    values = pass_summary.summarize_tree_passes([one_pass(file_class="TDavixFile")])
-    assert not [name for name in values if name in ("read_calls_single", "read_calls_vector")]
-    assert "vector_chunks" not in values
+    values = summarize_one(file_class="TDavixFile")
+    assert not {"read_calls_single", "read_calls_vector", "vector_chunks"} & set(values)
 
 
 def test_payload_counters_are_medians_over_counted_passes() -> None:
@@ -637,12 +625,9 @@ SETTINGS: dict[str, Any] = {"filter": "n", "minimum": 2, "bins": 4, "low": 0.0, 
 FILES = st.lists(st.lists(st.integers(1, 50), max_size=5), max_size=6)
 
 
-def test_percentile_below_a_microsecond() -> None:
+def test_percentile_below_a_microsecond_and_of_the_longest_read() -> None:
     estimate = latency_percentile(counted(np.full(100, 0.7)), 0.5, 0.8e-6)
     assert 1e6 * estimate == pytest.approx(0.7, abs=2 / LATENCY_PARTS)
-
-
-def test_percentile_never_exceeds_the_longest_read() -> None:
     assert latency_percentile(counted(np.array([5.0, 900.0])), 1.0, 900e-6) == 900e-6
 
 
