@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -136,7 +136,7 @@ class MeasurementQueries(ABC):
 
     def measurement_rows(
         self, selection: Selection, columns: Sequence[str]
-    ) -> Iterator[Sequence[Any]]:
+    ) -> Generator[Sequence[Any], None, None]:
         """Stream the selected measurements as rows of :func:`.stored_columns`."""
         return self._stream(self._select_measurements(selection, columns))
 
@@ -248,7 +248,7 @@ class MeasurementQueries(ABC):
     def _apply_selection(self, query: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
         return query.where(*compile_selection(selection, self.dialect))
 
-    def _stream(self, query: sa.Select[Any]) -> Iterator[Any]:
+    def _stream(self, query: sa.Select[Any]) -> Generator[Any, None, None]:
         # Closes the server's cursor, also for a reader that stops early.
         query = query.execution_options(**_STREAMED)
         with self.connection() as connection, connection.execute(query) as rows:
@@ -268,5 +268,5 @@ class DatabaseSnapshot(MeasurementQueries):
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Return to the connection of this state."""
+        """Yield the connection of this state."""
         yield self._connection

@@ -12,7 +12,7 @@ Python programs call :func:`results` and :func:`result_batches`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
@@ -175,8 +175,11 @@ def _iter_batches(
     if extra_names:
         names[ID_COLUMN] = None
     has_operations = OPERATIONS_COLUMN in schema.names
-    with reader.snapshot() as snapshot:
-        rows = snapshot.measurement_rows(selection, [*names])
+    with (
+        reader.snapshot() as snapshot,
+        # Closed before its connection, also if a batch cannot be read.
+        closing(snapshot.measurement_rows(selection, [*names])) as rows,
+    ):
         while chunk := list(islice(rows, NESTED_ROWS if has_operations else BATCH_ROWS)):
             values = _transpose_rows(chunk, [*names])
             ids = values.get(ID_COLUMN, ())
