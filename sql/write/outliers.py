@@ -76,6 +76,23 @@ MAX_OUTLIER_SHARE = 0.25
 #: squared mean is as large; without outliers it is 1 plus the square of the relative spread.
 _SUSPICIOUS_FACTOR = 3.0
 
+_SELECT_EXTREMES = sa.select(
+    measurement.c.subject_id,
+    *(
+        extreme(measurement.c[name])
+        for name in OUTLIER_LIMITS
+        for extreme in (sa.func.min, sa.func.max)
+    ),
+)
+_SELECT_SUMS = sa.select(
+    rollup_day.c.subject_id,
+    *(
+        sa.func.sum(rollup_day.c[column])
+        for name in OUTLIER_LIMITS
+        for column in rollup_column_names(name)
+    ),
+)
+
 
 class _Value(NamedTuple):
     """Value of a metric in a measurement, with the sender and the time of its first request."""
@@ -107,14 +124,6 @@ def _find_suspects(
     """Yield the subjects with new values far from the mean, or with a few values far from the others."""
     columns = measurement.c
     days, subject_ids = map(set, zip(*owners, strict=True))
-    extremes = [
-        extreme(columns[name]) for name in OUTLIER_LIMITS for extreme in (sa.func.min, sa.func.max)
-    ]
-    sums = [
-        sa.func.sum(rollup_day.c[column])
-        for name in OUTLIER_LIMITS
-        for column in rollup_column_names(name)
-    ]
     for ids in split_ids(subject_ids):
         of_days = sa.and_(
             columns.subject_id.in_(ids),
@@ -125,17 +134,12 @@ def _find_suspects(
         new_extremes = {
             subject_id: values
             for subject_id, *values in connection.execute(
-                sa.select(columns.subject_id, *extremes).where(of_days).group_by(columns.subject_id)
+                _SELECT_EXTREMES.where(of_days).group_by(columns.subject_id)
             )
         }
         query = (
-            sa.select(rollup_day.c.subject_id, *sums)
-            .where(
-                rollup_day.c.subject_id.in_(ids),
-                rollup_day.c.day >= first_day,
-                rollup_day.c.kind == TIMED,
-                rollup_day.c.outcome == Outcome.GOOD.value,
-            )
+            _SELECT_SUMS.where(rollup_day.c.subject_id.in_(ids), rollup_day.c.day >= first_day)
+            .where(rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
             .group_by(rollup_day.c.subject_id)
         )
         for subject_id, *totals in connection.execute(query):
