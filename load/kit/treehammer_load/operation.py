@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import threading
 from functools import lru_cache
+from mmap import mmap
 from typing import Callable, Dict, FrozenSet, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from ....collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -210,6 +212,13 @@ class StorageClient:
 
     def close(self) -> None:
         """Close connections and files, within a few seconds."""
+
+
+class ThreadBuffer(threading.local):
+    """Buffer of each thread, which lies on a page's boundary as O_DIRECT requires."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = mmap(-1, size)
 
 
 class WrappingClient(StorageClient):

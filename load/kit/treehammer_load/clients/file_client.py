@@ -9,11 +9,10 @@ import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from mmap import mmap
 from typing import Callable, Dict, Mapping, Tuple
 
 from .....collectors.record import operation_steps as steps
-from ..operation import Flight, StorageClient, classify_os_error, iterate_blocks
+from ..operation import Flight, StorageClient, ThreadBuffer, classify_os_error, iterate_blocks
 
 #: Threads, and so operations at a time, at most.
 MAX_THREADS = 1_024
@@ -47,7 +46,7 @@ class FileClient(StorageClient):
         self._unit = _ALIGNMENT if direct else 1
         self._pool = ThreadPoolExecutor(min(max(clients, 16), MAX_THREADS))
         self._server = socket.gethostname()
-        self._local = threading.local()
+        self._local = ThreadBuffer(MAX_READ)
         self._lock = threading.Lock()
         self._readers: Dict[Tuple[int, str], int] = {}
         self._actions: Mapping[str, Callable[[Flight], object]] = {
@@ -123,7 +122,7 @@ class FileClient(StorageClient):
 
     def _read_piece(self, descriptor: int, offset: int, size: int) -> None:
         position, end = offset - offset % self._unit, offset + size
-        buffer = self._borrow_buffer()
+        buffer = self._local.buffer
         while position < end:
             aligned_size = -(-(end - position) // self._unit) * self._unit
             read = os.preadv(descriptor, [memoryview(buffer)[:aligned_size]], position)
@@ -133,7 +132,7 @@ class FileClient(StorageClient):
 
     def _read_whole(self, flight: Flight) -> None:
         file, adler32, position = flight.operation.file, 1, 0
-        buffer = memoryview(self._borrow_buffer())
+        buffer = memoryview(self._local.buffer)
         descriptor = os.open(file.url, self._flags)
         try:
             while True:
@@ -169,15 +168,7 @@ class FileClient(StorageClient):
         while block:
             piece = block[:MAX_READ]
             if self._direct:
-                buffer = memoryview(self._borrow_buffer())[: len(piece)]
+                buffer = memoryview(self._local.buffer)[: len(piece)]
                 buffer[:] = piece
                 piece = buffer
             block = block[os.write(descriptor, piece) :]
-
-    def _borrow_buffer(self) -> mmap:
-        """Return this thread's buffer, which lies on a page's boundary as O_DIRECT requires."""
-        buffer = getattr(self._local, "buffer", None)
-        if buffer is None:
-            buffer = self._local.buffer = mmap(-1, MAX_READ)
-        assert isinstance(buffer, mmap)
-        return buffer

@@ -30,7 +30,14 @@ from .....collectors.http_requests import (
 )
 from .....collectors.record import operation_steps as steps
 from .....collectors.storage_access import make_tls_context
-from ..operation import Flight, Operation, StorageClient, classify_os_error, iterate_blocks
+from ..operation import (
+    Flight,
+    Operation,
+    StorageClient,
+    ThreadBuffer,
+    classify_os_error,
+    iterate_blocks,
+)
 from .xrootd_client import classify_http_status
 
 #: Ranges of one request: XrdHttp fails from about 1000.
@@ -368,7 +375,7 @@ class PlainHttpClient(StorageClient):
         self._connections: Dict[Tuple[int, str, str], TimedConnection] = {}
         self._servers: Dict[Tuple[int, str], str] = {}
         self._pool = ThreadPoolExecutor(clients)
-        self._local = threading.local()
+        self._local = ThreadBuffer(CHUNK)
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""
@@ -449,7 +456,7 @@ class PlainHttpClient(StorageClient):
 
     def _read_body(self, response: http.client.HTTPResponse, *, checks: bool) -> Tuple[int, int]:
         """Read a body; return its length, and its checksum if that is to be checked."""
-        buffer, read, adler32 = memoryview(self._borrow_buffer()), 0, 1
+        buffer, read, adler32 = memoryview(self._local.buffer), 0, 1
         while True:
             count = response.readinto(buffer)
             if not count:
@@ -457,14 +464,6 @@ class PlainHttpClient(StorageClient):
             read += count
             if checks:
                 adler32 = zlib.adler32(buffer[:count], adler32)
-
-    def _borrow_buffer(self) -> bytearray:
-        """Return this thread's buffer."""
-        buffer = getattr(self._local, "buffer", None)
-        if buffer is None:
-            buffer = self._local.buffer = bytearray(CHUNK)
-        assert isinstance(buffer, bytearray)
-        return buffer
 
     def _find_connection(self, client: int, scheme: str, address: str) -> TimedConnection:
         key = client, scheme, address
