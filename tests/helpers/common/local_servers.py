@@ -346,10 +346,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["http", "https"])
 def door(
-    request: pytest.FixtureRequest,
-    authority: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """A door over https that redirects to a pool on another port."""
     (tmp_path / "token").write_text("secret\n")

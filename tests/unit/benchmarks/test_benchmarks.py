@@ -127,9 +127,7 @@ def test_plan_ends_at_the_look_that_decides(scenarios: Callable[[str], ModuleTyp
     assert [*ends.values()] == [(Verdict.SAME, 6), (Verdict.SLOWER, 6), (Verdict.DIFFERENT, 6)]
 
 
-def test_looks_of_a_drawn_plan_share_the_error_rate(
-    scenarios: Callable[[str], ModuleType],
-) -> None:
+def test_looks_of_a_drawn_plan_share_the_error_rate(scenarios: Callable[[str], ModuleType]) -> None:
     draws = scenarios("sequential_draws")
     noise = np.random.default_rng(1).normal(0, 0.02, (400, 40, 2))
     verdicts = [draws.run_plan(ratios, (5, 10, 20, 40), 1e-6)[0] for ratios in noise]

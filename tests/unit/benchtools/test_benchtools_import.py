@@ -162,10 +162,7 @@ def import_documents(
         ),
         (
             PYTEST,
-            [
-                ("test_sum.py::test_sum", {"n": 1000}, 7.2e-05),
-                ("test_sum.py::test_all", {}, 1.0),
-            ],
+            [("test_sum.py::test_sum", {"n": 1000}, 7.2e-05), ("test_sum.py::test_all", {}, 1.0)],
         ),
         (GOOGLE, [("sum", {"arguments": "1000"}, 220e-6), ("bad", {}, None)]),
         (

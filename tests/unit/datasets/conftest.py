@@ -91,12 +91,7 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return {"root": request.version, "zlib": "1.3"}
         if action in ("rewrite", "order", "twin"):
             Path(document["path"]).write_bytes(f"root {action}".encode())
-            return {
-                "root": request.version,
-                "zlib": "1.3",
-                "left_out": {},
-                "others": [],
-            }
+            return {"root": request.version, "zlib": "1.3", "left_out": {}, "others": []}
         if action == "hashes":
             return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}
         if action == "probe":

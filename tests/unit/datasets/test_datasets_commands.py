@@ -246,10 +246,7 @@ def test_verify_reports_all_and_exits_with_1(
 
 @pytest.mark.usefixtures("fake_root")
 def test_make_and_add(
-    settings: Settings,
-    software: SoftwareRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, software: SoftwareRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"

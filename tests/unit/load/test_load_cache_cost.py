@@ -152,10 +152,7 @@ def test_costs_refer_to_one_direct_door() -> None:
 @pytest.mark.parametrize(
     ("changes", "labels"),
     [
-        (
-            {"cache_block_kib": 1024},
-            ["blocks of 64 KiB", "blocks of 1024 KiB"],
-        ),
+        ({"cache_block_kib": 1024}, ["blocks of 64 KiB", "blocks of 1024 KiB"]),
         ({"origin": "X v5.9.0"}, ["origin X v5.8.1", "origin X v5.9.0"]),
         ({"door": "far"}, ["cache", "far"]),
     ],

@@ -493,10 +493,7 @@ def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     load = workloads.pretend_transfers(task, SPAN)
     assert set(load.calls) <= set(OPERATIONS)
     found = [one for each in load.sequences for one in each]
-    assert Counter(one.name for one in found) == {
-        **dict.fromkeys(load.calls, 6),
-        "connect": 3,
-    }
+    assert Counter(one.name for one in found) == {**dict.fromkeys(load.calls, 6), "connect": 3}
     created = [one.file.url for one in found if one.name == "create"]
     assert len(set(created)) == 6
     parents = {url.rpartition("/")[0] for url in created}

@@ -100,11 +100,7 @@ def test_call_that_must_wait_lasts_until_its_last_answer() -> None:
         "20 Response sending 4 data bytes; status=4005",
         "25 Protocol req=read dlen=8",
         "26 Response sending 7 data bytes",
-    ) == [
-        ("stat", 10, "unfinished", 0),
-        ("open", 5, "not-found", 0),
-        ("read", 6, "", 7),
-    ]
+    ) == [("stat", 10, "unfinished", 0), ("open", 5, "not-found", 0), ("read", 6, "", 7)]
 
 
 def test_redirect_and_delay_are_no_successes() -> None:

@@ -292,10 +292,7 @@ def test_conditions_are_combined() -> None:
     texts = [
         item.describe() for item in parse_conditions(["latency_ms=20,80", "cache_mb=30", "cpu=B"])
     ]
-    assert texts == [
-        "latency_ms=20 cache_mb=30 cpu=B",
-        "latency_ms=80 cache_mb=30 cpu=B",
-    ]
+    assert texts == ["latency_ms=20 cache_mb=30 cpu=B", "latency_ms=80 cache_mb=30 cpu=B"]
 
 
 @pytest.mark.parametrize(

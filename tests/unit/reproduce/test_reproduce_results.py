@@ -200,10 +200,7 @@ def test_whole_interval_decides(
     ],
 )
 def test_ratio_of_a_campaign(
-    store: Store,
-    quantity: QuantityTable,
-    values: Sequence[Sided],
-    ratio: MeasuredRatio,
+    store: Store, quantity: QuantityTable, values: Sequence[Sided], ratio: MeasuredRatio
 ) -> None:
     add_campaign(store, "c", values)
     measured = measure_ratio(store, quantity, store.campaign("c"))
