@@ -217,7 +217,11 @@ def unpack_output(archive: Path, folder: str) -> None:
             and folders.
     """
     try:
-        is_complete = _has_end_mark(archive)
+        with open_regular_file(archive) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _END_BYTES))
+            # It ends as tar ends it.
+            is_complete = size % tarfile.BLOCKSIZE == 0 and stream.read() == bytes(_END_BYTES)
     except IrregularFileError as error:
         raise BatchError(f"{error.strerror}", where=str(archive)) from error
     if not is_complete:
@@ -236,14 +240,6 @@ def unpack_output(archive: Path, folder: str) -> None:
         raise BatchError(f"damaged archive ({error})", where=str(archive)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _has_end_mark(archive: Path) -> bool:
-    """Return whether an archive ends as tar ends it, so that its transfer is complete."""
-    with open_regular_file(archive) as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - _END_BYTES))
-        return size % tarfile.BLOCKSIZE == 0 and stream.read() == bytes(_END_BYTES)
 
 
 def _check_members(tar: tarfile.TarFile, archive: Path, folder: str) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH, LoadSpec
+from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH
 from treehammer.collectors.storage_access import FILE_CLIENT, PELICAN_CLIENT, SCHEMES, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
@@ -105,26 +105,23 @@ def limit_load(job: PlannedJob, concurrent: Mapping[DoorKey, int]) -> PlannedJob
         return job
     names = {job.spec.door_of(execution) for execution in job.spec.executions}
     doors = [door for door in storage.doors if door.name in names and door.load is not None]
-    for door in doors:
-        assert door.load is not None
-        jobs = max(concurrent[storage.name, door.name], 1)
-        load = _share_permission(load, door.load, jobs)
-    return replace(job, spec=replace(job.spec, load=load))
-
-
-def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> LoadSpec:
-    """Limit a load by the share of one door, beside those of other doors of the same job."""
 
     def lower(limit: float, share: float) -> float:
         return min(limit, share) if limit and share else limit or share
 
-    clients = max(permitted.clients // jobs, 1) if permitted.clients else 0
-    return replace(
-        load,
-        max_opens_per_s=lower(load.max_opens_per_s, permitted.opens_per_s / jobs),
-        max_clients=int(lower(load.max_clients, clients)),
-        max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
-    )
+    # A job that reads through several doors keeps the limits of each.
+    for door in doors:
+        permitted = door.load
+        assert permitted is not None
+        jobs = max(concurrent[storage.name, door.name], 1)
+        clients = max(permitted.clients // jobs, 1) if permitted.clients else 0
+        load = replace(
+            load,
+            max_opens_per_s=lower(load.max_opens_per_s, permitted.opens_per_s / jobs),
+            max_clients=int(lower(load.max_clients, clients)),
+            max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
+        )
+    return replace(job, spec=replace(job.spec, load=load))
 
 
 def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> Iterator[str]:

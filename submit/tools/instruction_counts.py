@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -137,6 +137,18 @@ def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
     dataset_hash = str(identity["dataset_hash"] or "")
     count_id = hash_values(test_hash, variant, dataset_hash, read.events)[:32]
     now_us = time.time_ns() // 1000
+    libraries: Counter[str] = Counter()
+    for (library, _), count in read.instructions.items():
+        libraries[library] += count
+    least = MIN_SHARE * read.total
+    parts = [
+        *((library, "", count) for library, count in libraries.most_common()),
+        *(
+            (library, function[:_MAX_NAME], count)
+            for (library, function), count in Counter(read.instructions).most_common()
+            if count >= least
+        ),
+    ]
     return [
         InstructionRow(
             count_id=count_id,
@@ -157,20 +169,8 @@ def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
             function=function,
             instructions=instructions,
         )
-        for line, (library, function, instructions) in enumerate(_list_parts(read))
+        for line, (library, function, instructions) in enumerate(parts)
     ]
-
-
-def _list_parts(read: CountedRead) -> Iterator[tuple[str, str, int]]:
-    libraries: dict[str, int] = {}
-    for (library, _), count in read.instructions.items():
-        libraries[library] = libraries.get(library, 0) + count
-    for library, count in sorted(libraries.items(), key=lambda item: -item[1]):
-        yield library, "", count
-    least = MIN_SHARE * read.total
-    for (library, function), count in sorted(read.instructions.items(), key=lambda item: -item[1]):
-        if count >= least:
-            yield library, function[:_MAX_NAME], count
 
 
 @dataclass(frozen=True)
