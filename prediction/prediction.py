@@ -60,7 +60,8 @@ class KnownReads:
         try:
             work, source, basis = self._find_work(read, conditions)
             if conditions.cpu:
-                work = _scale_cpu(work, self._compare_cpu(conditions.cpu, read))
+                others = [other for other in self.reads if other.row["site"] == conditions.cpu]
+                work = _scale_cpu(work, _divide_calibrations(others, [read], conditions.cpu))
             distance = read.find_distance(conditions.latency_ms, conditions.bandwidth_mbit)
             before = source.find_distance()
             differs = distance.rtt_s != before.rtt_s
@@ -185,11 +186,6 @@ class KnownReads:
             return replace(changed, clusters_ahead=clusters)
         fills = count_cache_fills(work.byte_count, clusters, cache_mb * 1e6)
         return _change_calls(work, fills, max(0.5, 0.25 * fills))
-
-    def _compare_cpu(self, site: str, read: MeasuredRead) -> float:
-        """Compare the CPU of a site with that of a read, by the calibration loop of each execution."""
-        others = [other for other in self.reads if other.row["site"] == site]
-        return _divide_calibrations(others, [read], site)
 
 
 def count_cache_fills(byte_count: float, clusters: int, cache_bytes: float) -> int:

@@ -224,7 +224,9 @@ def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
 def _find_truth(row: VerdictRow, scenario: Scenario, hosts: Sequence[float]) -> float:
     release = int(row.b.partition(".")[2]) - 1
     effect = scenario.effect.size(int(row.site[1:] or 0), 0)
-    speaks_of_hosts = row.scope == HOST_SCOPE or (scenario.shared_hosts and not _is_general(row))
+    speaks_of_hosts = row.scope == HOST_SCOPE or (
+        scenario.shared_hosts and row.evidence.tau is None
+    )
     return effect + hosts[release] if speaks_of_hosts else effect
 
 
@@ -238,18 +240,15 @@ def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[f
     return row.verdict == Verdict.DIFFERENT and true * (row.effect or 0.0) <= 0
 
 
-def _is_general(row: VerdictRow) -> bool:
-    """Return whether a verdict over sites speaks of sites in general."""
-    return row.evidence.tau is not None
-
-
 def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Counter[str]:
     """Judge the attribution of one campaign at six sites (by CPU)."""
     dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
     (comparison,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
     rows = [row for row in comparison.verdicts if row.metric == HEADLINE_METRICS[0]]
     sites = {row.site for row in comparison.of_series if row.evidence.site_shift}
-    slower = [row.label for row in rows if _points_at_change(row)]
+    slower = [
+        row.label for row in rows if row.scope == SITES_SCOPE and row.evidence.points_at_change
+    ]
     tally = Counter(right=int(_name_cause(sites, slower) == expected))
     for row in rows:
         if _true_effect(effect, row) > 0:
@@ -268,11 +267,6 @@ def _name_cause(sites: Collection[str], slower: Collection[str]) -> str:
     if all("cache_mb=0" in label.split() for label in slower):
         return "cache"
     return "release" if len(slower) >= len(VARIANTS) - 1 else "?"
-
-
-def _points_at_change(row: VerdictRow) -> bool:
-    evidence = row.evidence
-    return row.scope == SITES_SCOPE and evidence.points_at_change
 
 
 def _true_effect(effect: Effect, row: VerdictRow) -> float:
