@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
+import pytest
 from repository_code import REPOSITORY
 
 from treehammer.verticals import VERTICALS
@@ -35,6 +37,40 @@ def test_every_attack_names_a_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     lacking = [row for row in rows if not _TEST_REFERENCE.search(row) and "| test |" not in row]
     assert not lacking
+
+
+@pytest.mark.skipif(
+    not all((REPOSITORY / vertical).exists() for vertical in VERTICALS),
+    reason="a vertical is deleted",
+)
+def test_contributors_read_of_names_that_exist() -> None:
+    """Names in capitals stand for the contributor's own: ``X_page.py``, ``CLIENT.title()``."""
+    paths = subprocess.run(
+        ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    code = "\n".join(
+        (REPOSITORY / path).read_text(encoding="utf-8", errors="replace")
+        for path in paths
+        if path.endswith((".py", ".toml", ".cfg", ".sh")) and (REPOSITORY / path).is_file()
+    )
+    folders = {str(parent) for path in paths for parent in Path(path).parents}
+    names = {
+        *re.findall(r"\w+", code),
+        *folders,
+        *(part for path in folders for part in path.split("/")),
+    }
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    missing = [
+        word
+        for word in re.findall(r"`([\w./]*[a-z_][\w./]*/?)`", text)
+        if not re.search(r"\b(NAME|CLIENT|X|FOLDER|KIND|PACKAGE|vX)(_|\b)", word)
+        and not (
+            word.rstrip("/") in names
+            or any(f"/{path}".endswith(f"/{word}") for path in paths)
+            or all(part in names for part in word.split("."))
+        )
+    ]
+    assert not missing
 
 
 def _is_deleted(path: str) -> bool:
