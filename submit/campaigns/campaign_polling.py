@@ -67,10 +67,6 @@ class CampaignDisplay:
     phase: Notify
 
 
-def _ignore_line(line: str) -> None:
-    """Discard a message."""
-
-
 def describe_campaign_state(tracker: CampaignTracker, campaign: CampaignRow) -> str:
     """Describe the state of a campaign to a user who stops watching it."""
     jobs = tracker.refresh_jobs(campaign)
@@ -100,9 +96,7 @@ def make_tracker(
     )
 
 
-def poll_campaign(
-    tracker: CampaignTracker, campaign: CampaignRow, notify: Notify = _ignore_line
-) -> CampaignCount:
+def poll_campaign(tracker: CampaignTracker, campaign: CampaignRow, notify: Notify) -> CampaignCount:
     """Bring a campaign up to date, act on excluded sites and return the progress.
 
     Args:
@@ -155,7 +149,7 @@ def follow_campaign(
     tracker: CampaignTracker,
     campaign: CampaignRow,
     show: ShowProgress,
-    notify: Notify = _ignore_line,
+    notify: Notify = lambda _line: None,
 ) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
     notify_once = cache(notify)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import product, repeat
+from functools import partial
+from itertools import product
 from threading import Event, Lock
 
 from treehammer.collectors.job_spec import InputFile
@@ -35,7 +36,7 @@ from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import CatalogueError, DatasetError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+from treehammer.submit.sites.site_model import DoorAccess
 from treehammer.text_formatting import ByteCallback, ProgressFactory, byte_progress, no_progress
 
 GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
@@ -267,84 +268,83 @@ class RucioPlacement:
 NO_RUCIO_PLACEMENT = RucioPlacement()
 
 
-@dataclass(frozen=True)
-class PlacementFinder:
-    """Finds the replicas of one dataset.
+def find_files(
+    manifest: Manifest,
+    catalogue: RucioCatalogue,
+    accesses: Sequence[DoorAccess],
+    check: Callable[[ExpectedReplica], ReplicaCheck] = check_by_stat,
+) -> RucioPlacement:
+    """Query the catalogue for the replicas of a dataset, then compare them at every door.
 
-    Args:
-        manifest: manifest of the dataset.
-        catalogue: Rucio's catalogue.
-        check: compares a replica at its door with the manifest.
+    Raises:
+        DatasetError: the catalogue has no such dataset, or a different one of that name.
+        CatalogueError: Rucio does not respond.
     """
+    name = manifest.name
+    if catalogue.manifest(name).hash != manifest.hash:
+        raise DatasetError(
+            f"{name!r} differs between Rucio and this machine",
+            where=catalogue.rucio.scope,
+            hint="Datasets are immutable: place the local one under another name, or use another "
+            "--cache-dir.",
+        )
+    replicas: dict[tuple[str, str], ReplicasByFile] = {}
+    protocols = dict.fromkeys(access.door.protocol for access in accesses)
+    for protocol, domain in product(protocols, (LAN, WAN)):
+        by_file = replicas[protocol, domain] = defaultdict(list)
+        for replica in catalogue.replicas(name, protocol, domain=domain):
+            by_file[replica.rse, replica.file].append(replica)
+    with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
+        find = partial(_find_files_at_door, manifest, replicas, check)
+        results = [*executor.map(find, accesses)]
+    files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
+    lacking: dict[tuple[str, str, str], str] = {}
+    for access, (door_files, reason) in zip(accesses, results, strict=True):
+        if reason:
+            lacking[*access.key, name] = reason
+        else:
+            files[*access.key, name] = door_files
+    return RucioPlacement(files, lacking)
 
-    manifest: Manifest
-    catalogue: RucioCatalogue
-    check: Callable[[ExpectedReplica], ReplicaCheck] = check_by_stat
 
-    def find_files(self, accesses: Sequence[DoorAccess]) -> RucioPlacement:
-        """Query the catalogue, then every door.
+def _find_files_at_door(
+    manifest: Manifest,
+    replicas: Mapping[tuple[str, str], ReplicasByFile],
+    check: Callable[[ExpectedReplica], ReplicaCheck],
+    access: DoorAccess,
+) -> tuple[tuple[InputFile, ...], str]:
+    """Return the files as jobs read them through a door, or the reason why they cannot."""
+    door, files = access.door, []
+    for file in manifest.files:
+        near, far = (
+            replicas[door.protocol, domain].get((door.rse, file.name), ()) for domain in (LAN, WAN)
+        )
+        url, reason = _find_good_url(access, file, far or near, check)
+        if reason:
+            return (), f"{file.name}: {reason}"
+        if near and near[0].site == access.site.name and not door.prefix:
+            url = near[0].url  # possibly reachable only from the site's own nodes
+        files.append(InputFile(file.name, url, file.size, file.adler32))
+    return tuple(files), ""
 
-        Raises:
-            DatasetError: the catalogue has no such dataset, or a different one of that name.
-            CatalogueError: Rucio does not respond.
-        """
-        name = self.manifest.name
-        if self.catalogue.manifest(name).hash != self.manifest.hash:
-            raise DatasetError(
-                f"{name!r} differs between Rucio and this machine",
-                where=self.catalogue.rucio.scope,
-                hint="Datasets are immutable: place the local one under another name, or use another "
-                "--cache-dir.",
-            )
-        replicas: dict[tuple[str, str], ReplicasByFile] = {}
-        protocols = dict.fromkeys(access.door.protocol for access in accesses)
-        for protocol, domain in product(protocols, (LAN, WAN)):
-            by_file = replicas[protocol, domain] = defaultdict(list)
-            for replica in self.catalogue.replicas(name, protocol, domain=domain):
-                by_file[replica.rse, replica.file].append(replica)
-        with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
-            results = [*executor.map(self._files_at_door, accesses, repeat(replicas))]
-        files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
-        lacking: dict[tuple[str, str, str], str] = {}
-        for access, (door_files, reason) in zip(accesses, results, strict=True):
-            if reason:
-                lacking[*access.key, name] = reason
-            else:
-                files[*access.key, name] = door_files
-        return RucioPlacement(files, lacking)
 
-    def _files_at_door(
-        self, access: DoorAccess, replicas: Mapping[tuple[str, str], ReplicasByFile]
-    ) -> tuple[tuple[InputFile, ...], str]:
-        """Return the files as jobs read them through a door, or the reason why they cannot."""
-        door, files = access.door, []
-        for file in self.manifest.files:
-            near, far = (
-                replicas[door.protocol, domain].get((door.rse, file.name), ())
-                for domain in (LAN, WAN)
-            )
-            url, reason = self._find_good_url(access.storage, door, file, far or near)
-            if reason:
-                return (), f"{file.name}: {reason}"
-            if near and near[0].site == access.site.name and not door.prefix:
-                url = near[0].url  # possibly reachable only from the site's own nodes
-            files.append(InputFile(file.name, url, file.size, file.adler32))
-        return tuple(files), ""
-
-    def _find_good_url(
-        self, site: Site, door: Door, file: ManifestFile, replicas: Sequence[Replica]
-    ) -> tuple[str, str]:
-        """Return the first URL with a good replica, or the problem of the best one."""
-        reason = f"Rucio has no replica at {door.rse} for {door.protocol}"
-        for number, replica in enumerate(replicas):
-            url = replica.url_at_prefix(door.prefix) if door.prefix else replica.url
-            expected = ExpectedReplica(site.name, door.name, file, url, door.rse, site.is_local)
-            result = self.check(expected)
-            if result.state in READABLE_STATES:
-                return url, ""
-            if number == 0:
-                reason = f"{url}: {result.state}, {result.message}"
-        return "", reason
+def _find_good_url(
+    access: DoorAccess,
+    file: ManifestFile,
+    replicas: Sequence[Replica],
+    check: Callable[[ExpectedReplica], ReplicaCheck],
+) -> tuple[str, str]:
+    """Return the first URL with a good replica, or the problem of the best one."""
+    site, door = access.storage, access.door
+    reason = f"Rucio has no replica at {door.rse} for {door.protocol}"
+    for number, replica in enumerate(replicas):
+        url = replica.url_at_prefix(door.prefix) if door.prefix else replica.url
+        result = check(ExpectedReplica(site.name, door.name, file, url, door.rse, site.is_local))
+        if result.state in READABLE_STATES:
+            return url, ""
+        if number == 0:
+            reason = f"{url}: {result.state}, {result.message}"
+    return "", reason
 
 
 def doors_with_rse(accesses: Iterable[DoorAccess]) -> tuple[DoorAccess, ...]:
@@ -395,9 +395,7 @@ def _find_once(
     manifests: Sequence[Manifest], rse_accesses: Sequence[DoorAccess], settings: Settings
 ) -> RucioPlacement:
     catalogue = RucioCatalogue(settings)
-    placements = [
-        PlacementFinder(manifest, catalogue).find_files(rse_accesses) for manifest in manifests
-    ]
+    placements = [find_files(manifest, catalogue, rse_accesses) for manifest in manifests]
     return RucioPlacement(
         {key: files for placement in placements for key, files in placement.files.items()},
         {key: reason for placement in placements for key, reason in placement.lacking.items()},

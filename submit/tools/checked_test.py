@@ -63,34 +63,23 @@ _KIT_IMPORT = re.compile(rb"\btreehammer_kit\b")
 
 def find_dataset_problems(pinned: PinnedTest, settings: Settings) -> Iterator[ContentProblem]:
     """Find datasets that do not exist, and names that they do not have."""
-    definition = pinned.definition
+    definition, catalogue = pinned.definition, FolderCatalogue(settings.datasets_dir)
     for name in definition.dataset_names if definition.dataset else ():
+        contents = None  # not known before it is made
         try:
-            contents = _find_contents(name, settings)
+            if catalogue.has(name):
+                contents = DatasetContents.from_manifest(catalogue.manifest(name))
+            elif name in list_shipped_specs():
+                spec = load_shipped_spec(name)
+                if isinstance(spec, GeneratedSpec | RawSpec):
+                    contents = DatasetContents.from_spec(spec)
+            elif not settings.rucio_config:  # Rucio may have it, and is not queried here
+                raise catalogue.unknown_dataset_error(name)
         except DatasetError as error:
             yield ContentProblem("test.dataset", error.message, error.hint)
             continue
         if contents:
             yield from find_content_problems(definition, contents, pinned.folder)
-
-
-def _find_contents(name: str, settings: Settings) -> DatasetContents | None:
-    """Find the contents of a dataset; None where they are not known before it is made.
-
-    Raises:
-        DatasetError: there is no such dataset, also not in Rucio.
-    """
-    catalogue = FolderCatalogue(settings.datasets_dir)
-    if catalogue.has(name):
-        return DatasetContents.from_manifest(catalogue.manifest(name))
-    if name in list_shipped_specs():
-        spec = load_shipped_spec(name)
-        return (
-            DatasetContents.from_spec(spec) if isinstance(spec, GeneratedSpec | RawSpec) else None
-        )
-    if settings.rucio_config:  # it may be a dataset of Rucio, which is not queried here
-        return None
-    raise catalogue.unknown_dataset_error(name)
 
 
 def can_try_payload(pinned: PinnedTest) -> bool:

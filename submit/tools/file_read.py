@@ -127,8 +127,9 @@ class MeasuredFiles:
             ConfigError: a pattern matches no column, or one without numbers; no column has one number
                 for each event.
         """
-        numbers = [name for name in self.manifest.branches if _NUMBERS.fullmatch(self._type(name))]
-        scalars = (name for name in numbers if not _COLLECTION.search(self._type(name)))
+        types = {name: self.types.get(name, "") for name in self.manifest.branches}
+        numbers = [name for name, type_ in types.items() if _NUMBERS.fullmatch(type_)]
+        scalars = (name for name in numbers if not _COLLECTION.search(types[name]))
         scalar = next(scalars, "")
         if not scalar:
             raise ConfigError(
@@ -150,9 +151,6 @@ class MeasuredFiles:
                 hint="Choose others, or read with one thread.",
             )
         return scalar, selected
-
-    def _type(self, name: str) -> str:
-        return self.types.get(name, "")
 
 
 def choose_releases(

@@ -32,7 +32,6 @@ from treehammer.submit.sites.replicas import (
     NO_RUCIO_PLACEMENT,
     SIZE_ONLY_STATE,
     ExpectedReplica,
-    PlacementFinder,
     ReplicaCheck,
     RucioPlacement,
     check_replicas,
@@ -269,11 +268,13 @@ def find_files(
 ) -> RucioPlacement:
     """Find the files at doors; ``states`` maps URLs of bad replicas to state and message."""
     catalogue: Any = Catalogue(placed_manifest, lan or {}, wan, other)
-    finder = PlacementFinder(
-        placed_manifest, catalogue, lambda p: ReplicaCheck(p, *states.get(p.url, ("good", "")))
-    )
     sites = [(Site(name=name, batch="htcondor@p", doors=(door,)), door) for name, door in doors]
-    return finder.find_files([DoorAccess(site, site, door) for site, door in sites])
+    return rucio_placement.find_files(
+        placed_manifest,
+        catalogue,
+        [DoorAccess(site, site, door) for site, door in sites],
+        lambda p: ReplicaCheck(p, *states.get(p.url, ("good", ""))),
+    )
 
 
 ROOT = Door(name="root", protocol="root", rse="A_DISK")
