@@ -13,6 +13,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -52,18 +53,18 @@ def _wheel(name: str, version: str, files: dict[str, bytes]) -> bytes:
     return target.getvalue()
 
 
-WHEELS = {
-    f"root-{WHEEL}-py3-none-any.whl": _wheel(
-        "root",
-        WHEEL,
-        {
-            "ROOT/__init__.py": ROOT_MODULE.encode(),
-            LIBRARY: os.urandom(200_000),
-            "ROOT/fonts": bytes(40_000_000),
-        },
-    ),
-    "numpy-9.9-py3-none-any.whl": _wheel("numpy", "9.9", {"numpy/__init__.py": b""}),
-}
+@cache
+def make_wheels() -> dict[str, bytes]:
+    """Make the wheels by name when a test needs them: compression takes a while."""
+    files = {
+        "ROOT/__init__.py": ROOT_MODULE.encode(),
+        LIBRARY: os.urandom(200_000),
+        "ROOT/fonts": bytes(40_000_000),
+    }
+    return {
+        f"root-{WHEEL}-py3-none-any.whl": _wheel("root", WHEEL, files),
+        "numpy-9.9-py3-none-any.whl": _wheel("numpy", "9.9", {"numpy/__init__.py": b""}),
+    }
 
 
 class Index(SimpleHTTPRequestHandler):
@@ -83,7 +84,8 @@ class Index(SimpleHTTPRequestHandler):
         if not name.startswith("root-"):
             super().do_GET()
             return
-        content, middle = WHEELS[name], len(WHEELS[name]) // 2
+        content = make_wheels()[name]
+        middle = len(content) // 2
         fault = self.faults.pop(0) if self.faults else "whole"
         self.sent.append(fault)
         if fault == "flipped":
@@ -101,7 +103,7 @@ class Index(SimpleHTTPRequestHandler):
 
 def write_index(folder: Path, *, hashes: bool = True) -> None:
     """Write the pages of the index, with or without the wheels' hashes, and the wheels."""
-    for name, content in WHEELS.items():
+    for name, content in make_wheels().items():
         page = folder / "simple" / name.partition("-")[0] / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         digest = f"#sha256={hashlib.sha256(content).hexdigest()}" if hashes else ""
@@ -222,10 +224,13 @@ def test_replaced_wheel_is_refused(
 
 
 @pytest.mark.usefixtures("quick")
-def test_killed_installation_is_restarted(index: type[Index], tmp_path: Path) -> None:
+def test_killed_installation_is_restarted(index: type[Index], python: Path, tmp_path: Path) -> None:
     index.faults[:] = ["stall"]
     script = (
-        "from treehammer.collectors.software import providers, wheels\n"
+        "import shutil\n"
+        "from treehammer.collectors.software import providers, wheel_installation, wheels\n"
+        "wheel_installation.WheelInstaller.create_environment = lambda maker: shutil.copytree(\n"
+        f"    {str(python)!r}, maker.folder, symlinks=True, dirs_exist_ok=True)\n"
         f"wheels.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
         "wheels.NEEDED_BYTES = 1\n"
         f"request = providers.parse_software_request({VERSION!r})\n"
