@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -10,8 +9,7 @@ from treehammer.verticals import import_parts
 from treehammer.web.page import Page
 
 
-@cache
-def load_pages() -> tuple[Page, ...]:
+def load_pages() -> list[Page]:
     """Import the modules of these packages, and return the pages that they declare by position."""
     folders = {
         __name__: __path__,
@@ -28,4 +26,4 @@ def load_pages() -> tuple[Page, ...]:
         for value in vars(module).values()
         if isinstance(value, Page) and value.build.__module__ == module.__name__
     ]
-    return tuple(sorted(pages, key=lambda page: page.position))
+    return sorted(pages, key=lambda page: page.position)

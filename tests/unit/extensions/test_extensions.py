@@ -280,7 +280,6 @@ def test_page_is_found_by_its_module(
 ) -> None:
     (tmp_path / "tides_page.py").write_text(_MODULE)
     monkeypatch.setattr(pages, "__path__", [*pages.__path__, str(tmp_path)])
-    load_pages.cache_clear()
     try:
         first = load_pages()[0]
         assert [operation.path for operation in first.operations] == ["/tides"]
@@ -290,7 +289,6 @@ def test_page_is_found_by_its_module(
             tables = service.client.get("/tides?format=json").json()["tables"]
     finally:
         sys.modules.pop(f"{pages.__name__}.tides_page", None)
-        load_pages.cache_clear()
     assert tables == {"tides": [{"height": 3}]}
 
 
