@@ -6,7 +6,7 @@ import json
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +143,17 @@ def _list_failures(
     # The end of these jobs explains interrupted measurements.
     ended = {job.id for job in jobs if job.state == JobState.CANCELLED.value}
     ended |= {attempt.job_id for attempt in failed}
+    yield from _list_failed_measurements(store, campaign, last, ended)
+    sites = {job.id: job.site for job in jobs}
+    for attempt in failed:
+        key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
+        yield key, ("", None), attempt.ended_us
+
+
+def _list_failed_measurements(
+    store: Store, campaign: CampaignRow, last: Mapping[str, AttemptRow], ended: Collection[str]
+) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
+    """Yield failed measurements, except those that the end of their job interrupted."""
     columns = (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
     for row in select_failed_measurements(store, campaign, columns):
         # The other half of a launch repeats the failure of the first.
@@ -157,10 +168,6 @@ def _list_failures(
         name = f"{row['round']}-{row['position']}"
         execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
         yield (site, failure, message), (log, execution), int(str(row["ended_us"]))
-    sites = {job.id: job.site for job in jobs}
-    for attempt in failed:
-        key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
-        yield key, ("", None), attempt.ended_us
 
 
 def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:

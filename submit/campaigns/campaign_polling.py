@@ -237,11 +237,7 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = [
-            job
-            for job in tracker.store.jobs(campaign.id)
-            if job.batch_system != LOCAL_BATCH and not job.is_external
-        ]
+        jobs = _list_remote_jobs(tracker, campaign)
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
@@ -249,15 +245,7 @@ class ExclusionGuard:
         reasons = find_excluded_jobs(row, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
         excluded = [job for job in queued if job.id in reasons]
-        usable = [job for job in queued if job.id not in reasons]
-        are_released = [
-            tracker.batch_system(name).release_held(
-                [job.batch_id for job in group], EXCLUDED_MESSAGE
-            )
-            for name, group in group_by_batch_system(usable)
-        ]
-        line = "Held jobs of sites that are usable again were released"
-        released = [line] if any(are_released) else []
+        released = _release_jobs(tracker, queued, reasons)
         held_jobs = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
             return [*released, *held_jobs]
@@ -279,6 +267,12 @@ class ExclusionGuard:
         )
         self._uses = now_us, uses
         return uses
+
+
+def _list_remote_jobs(tracker: CampaignTracker, campaign: CampaignRow) -> list[JobRow]:
+    """List the jobs that this installation submitted to other queues than its own."""
+    jobs = tracker.store.jobs(campaign.id)
+    return [job for job in jobs if job.batch_system != LOCAL_BATCH and not job.is_external]
 
 
 def find_excluded_jobs(
@@ -321,6 +315,19 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     return "; ".join(filter(None, reasons))
 
 
+def _release_jobs(
+    tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
+) -> list[str]:
+    """Release waiting jobs of sites that are usable again."""
+    usable = [job for job in jobs if job.id not in reasons]
+    are_released = [
+        tracker.batch_system(name).release_held([job.batch_id for job in group], EXCLUDED_MESSAGE)
+        for name, group in group_by_batch_system(usable)
+    ]
+    line = "Held jobs of sites that are usable again were released"
+    return [line] if any(are_released) else []
+
+
 def _hold_jobs(
     tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
 ) -> list[str]:
@@ -349,24 +356,33 @@ def _remove_jobs(
         return
     for name, group in group_by_batch_system(jobs):
         tracker.batch_system(name).cancel([job.batch_id for job in group])
-    job_ids, deadline = {job.id for job in jobs}, time.monotonic() + REMOVAL_WAIT_S
-    while True:
-        now = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
-        if all(JobState(job.state).is_final for job in now) or time.monotonic() > deadline:
-            break
-        time.sleep(1.0)
-    state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
-    cancelled = [job for job in now if job.state == state]
+    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
+    cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
     last = load_last_attempts(tracker.store, cancelled)
-    removed: list[AttemptRow] = []
-    for job in cancelled:
-        attempt = last.get(job.id)
-        if attempt is None or attempt.state != state:
-            number = attempt.number + 1 if attempt else 1
-            attempt = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
-        message = f"{EXCLUDED_MESSAGE}: {reasons[job.id]}"
-        removed.append(replace(attempt, ended_us=attempt.ended_us or now_us, message=message))
-    tracker.store.set_attempts(removed)
+    tracker.store.set_attempts(
+        [_make_removed_attempt(job, last.get(job.id), reasons[job.id]) for job in cancelled]
+    )
+
+
+def _wait_until_final(
+    tracker: CampaignTracker, campaign: CampaignRow, job_ids: Collection[str]
+) -> list[JobRow]:
+    """Refresh jobs until all are final, or :data:`REMOVAL_WAIT_S` seconds have passed."""
+    deadline = time.monotonic() + REMOVAL_WAIT_S
+    while True:
+        jobs = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
+        if all(JobState(job.state).is_final for job in jobs) or time.monotonic() > deadline:
+            return jobs
+        time.sleep(1.0)
+
+
+def _make_removed_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
+    """Return the last attempt of a removed job with the reason; a new one if it never started."""
+    state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
+    if last is None or last.state != state:
+        number = last.number + 1 if last else 1
+        last = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
+    return replace(last, ended_us=last.ended_us or now_us, message=f"{EXCLUDED_MESSAGE}: {reason}")
 
 
 def _describe_removed(

@@ -149,18 +149,23 @@ def _safe_file_name(campaign_id: str) -> str:
     return campaign_id if plain else hashlib.sha256(campaign_id.encode()).hexdigest()
 
 
-def _list_requests(
-    store: Store, campaign: CampaignRow, acknowledged: Mapping[str, str]
-) -> Iterator[tuple[dict[str, Any], RowDigests]]:
-    """Yield documents of changed rows, of limited size, each with the digests of its rows."""
+def _group_rows(store: Store, campaign: CampaignRow) -> list[list[UploadedRow]]:
+    """List the rows that are sent together: a job with its attempts, or a replica check."""
     jobs = [job for job in store.jobs(campaign.id) if not job.is_external]
     attempts: dict[str, list[AttemptRow]] = defaultdict(list)
     for attempt in store.attempts(job.id for job in jobs):
         attempts[attempt.job_id].append(attempt)
-    # A job is sent with its attempts, and a replica check by itself.
     groups: list[list[UploadedRow]] = [[job, *attempts[job.id]] for job in jobs]
     if names := campaign.plan.definition.datasets:
         groups += ([replica] for replica in store.replicas() if replica.dataset in names)
+    return groups
+
+
+def _list_requests(
+    store: Store, campaign: CampaignRow, acknowledged: Mapping[str, str]
+) -> Iterator[tuple[dict[str, Any], RowDigests]]:
+    """Yield documents of changed rows, of limited size, each with the digests of its rows."""
+    groups = _group_rows(store, campaign)
     changed = [rows for rows in groups if not _digest_rows(rows).items() <= acknowledged.items()]
     campaign_digest = _digest_rows([campaign])
     if not changed and campaign_digest.items() <= acknowledged.items():

@@ -127,13 +127,7 @@ def render_jobs(
         SourceError: the test's files changed since they were pinned.
     """
     worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
-    payloads = {
-        PAYLOAD_FOLDER: plan.pinned_test,
-        **{locate_payload(commit): test for commit, test in plan.pinned_test.commits.items()},
-        **{watch.folder: watch.pinned for watch in plan.jobs.watches},
-    }
-    copies = {name: copy_payload(test, folder / name) for name, test in payloads.items()}
-    shared = {WORKER_NAME: worker, **copies}
+    shared = {WORKER_NAME: worker, **_copy_payloads(plan, folder)}
     environment = job_environment(environ)
     if loops is not None:
         environment[SHARED_LOOPS_VARIABLE] = str(loops)
@@ -165,6 +159,16 @@ def render_jobs(
         _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
         for job in (limit_load(job, loading) for job in (plan.jobs if jobs is None else jobs))
     )
+
+
+def _copy_payloads(plan: Plan, folder: Path) -> dict[str, Path]:
+    """Copy the test, its other commits and the watches of servers, each into its folder."""
+    payloads = {
+        PAYLOAD_FOLDER: plan.pinned_test,
+        **{locate_payload(commit): test for commit, test in plan.pinned_test.commits.items()},
+        **{watch.folder: watch.pinned for watch in plan.jobs.watches},
+    }
+    return {name: copy_payload(test, folder / name) for name, test in payloads.items()}
 
 
 def _render_job(

@@ -336,9 +336,7 @@ def resume_campaign(
         released = _release_held_jobs(tracker, jobs)
         last = load_last_attempts(tracker.store, jobs)
         selected = list(_select_jobs(tracker, campaign, jobs, last, failed=failed))
-        resumable = [
-            j for j in selected if j.id not in last or last[j.id].number < MAX_ATTEMPTS_IN_ALL
-        ]
+        resumable = _drop_exhausted_jobs(selected, last)
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             most = max((job.planned_measurements for job in resumable), default=0)
             # Jobs of one submit description share the longest limit.
@@ -380,6 +378,11 @@ def _leave_out_excluded(
     if reasons:
         tracker.store.include_sites(campaign.id, reasons)
     return excluded
+
+
+def _drop_exhausted_jobs(jobs: Iterable[JobRow], last: Mapping[str, AttemptRow]) -> list[JobRow]:
+    """Return the jobs that have attempts left."""
+    return [job for job in jobs if job.id not in last or last[job.id].number < MAX_ATTEMPTS_IN_ALL]
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:

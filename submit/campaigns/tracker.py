@@ -108,9 +108,7 @@ class CampaignTracker:
             BatchError: none of the batch systems with open jobs answers.
         """
         # Checked before the query: a submission that ends in between has queued its jobs by then.
-        may_be_queued = self.under_way(campaign.id)
-        if may_be_queued is None:
-            may_be_queued = (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
+        may_be_queued = self._may_be_queued(campaign)
         before = self.store.jobs(campaign.id)
         open_jobs = [*filter(_may_change, before)]
         if not open_jobs:
@@ -125,11 +123,8 @@ class CampaignTracker:
                 # The same object if unchanged, as most of ten thousand are.
                 now = job if job.state == state else replace(job, state=state)
                 rows = build_attempt_rows(job, status, batch, stored)
-            elif JobState(job.state).is_final or (may_be_queued and not job.batch_id):
-                now, rows = job, []
             else:
-                now, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
-                rows = [attempt]
+                now, rows = _update_unknown_job(job, stored, may_be_queued=may_be_queued)
             jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
             attempts += rows
         # Attempts first: a job that is stored as final is not queried again.
@@ -138,6 +133,13 @@ class CampaignTracker:
         if self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
             raise next(iter(self._unanswered.values()))
         return list(jobs.values())
+
+    def _may_be_queued(self, campaign: CampaignRow) -> bool:
+        """Return whether a submission may still queue jobs of the campaign."""
+        is_under_way = self.under_way(campaign.id)
+        if is_under_way is not None:
+            return is_under_way
+        return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def _query_jobs(
         self, jobs: Sequence[JobRow]
@@ -148,12 +150,7 @@ class CampaignTracker:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                # Those that a killed submitter could not store.
-                missing = [job.id for job in group if not job.batch_id]
-                found_ids = batch.find(missing) if missing else {}
-                queued = [
-                    replace(job, batch_id=found_ids.get(job.id, job.batch_id)) for job in group
-                ]
+                queued = _fill_batch_ids(group, batch)
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
@@ -234,12 +231,7 @@ class CampaignTracker:
             result = self.store.add(read_records())
         finally:
             # Their files have been moved, so that no later call would find them.
-            for item in rejected:
-                for attempt in self.store.attempts([item.job_id]):
-                    if attempt.number == item.attempt and not attempt.failure_class:
-                        message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
-                        failed = replace(attempt, failure_class="upload", message=message)
-                        self.store.set_attempts([failed])
+            self._fail_rejected_attempts(rejected)
         self._added.update(paths)
         self._clear_recovered_failures(campaign)
         return CollectResult(
@@ -285,6 +277,15 @@ class CampaignTracker:
         if changed_attempts or changed_jobs:
             self.store.set_attempts(changed_attempts)
             self.store.set_jobs(changed_jobs)
+
+    def _fail_rejected_attempts(self, rejected: Sequence[RejectedFile]) -> None:
+        """Mark attempts with rejected records as failed."""
+        for item in rejected:
+            for attempt in self.store.attempts([item.job_id]):
+                if attempt.number == item.attempt and not attempt.failure_class:
+                    message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
+                    failed = replace(attempt, failure_class="upload", message=message)
+                    self.store.set_attempts([failed])
 
     def cancel(self, campaign: CampaignRow) -> int:
         """Cancel the campaign's jobs that are not final and return their number."""
@@ -359,6 +360,23 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
+
+
+def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
+    """Fill in batch ids that a killed submitter could not store."""
+    missing = [job.id for job in jobs if not job.batch_id]
+    batch_ids = batch.find(missing) if missing else {}
+    return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
+
+
+def _update_unknown_job(
+    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, may_be_queued: bool
+) -> tuple[JobRow, list[AttemptRow]]:
+    """Return a job that its batch system does not know as lost, unless it may still be queued."""
+    if JobState(job.state).is_final or (may_be_queued and not job.batch_id):
+        return job, []
+    lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
+    return lost, [attempt]
 
 
 @dataclass(frozen=True)

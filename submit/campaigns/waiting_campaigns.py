@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -116,16 +116,7 @@ def report_waiting(
     try:
         with Store.open(settings.database, create=False) as store:
             before = _list_waiting(store, settings, references)
-            notes: list[str] = []
-            if collect:
-                from treehammer.submit.campaigns.campaign_polling import make_tracker
-
-                tracker = make_tracker(store, settings)
-                for row in (campaign.row for campaign in before if campaign.is_here):
-                    try:
-                        tracker.update(row)
-                    except TreehammerError as error:
-                        notes.append(f"{row.name}: not collected: {join_lines(str(error))}")
+            notes = list(_collect_campaigns(store, settings, before)) if collect else []
             if not names_waiting:
                 return notes
             after = _list_waiting(store, settings, references) if collect and before else before
@@ -135,6 +126,20 @@ def report_waiting(
     if len(after) > MAX_NAMED:
         lines.append(f"and {len(after) - MAX_NAMED} more campaigns. See: treehammer status")
     return [*notes, *lines]
+
+
+def _collect_campaigns(
+    store: Store, settings: Settings, campaigns: Iterable[WaitingCampaign]
+) -> Iterator[str]:
+    """Collect the measurements of campaigns of this installation; yield problems."""
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
+
+    tracker = make_tracker(store, settings)
+    for row in (campaign.row for campaign in campaigns if campaign.is_here):
+        try:
+            tracker.update(row)
+        except TreehammerError as error:
+            yield f"{row.name}: not collected: {join_lines(str(error))}"
 
 
 def _list_waiting(

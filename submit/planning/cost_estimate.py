@@ -11,7 +11,7 @@ import math
 import os
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +22,13 @@ from treehammer.config import Settings
 from treehammer.datasets.manifest import RECORDING, Manifest
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.definition.model import Scalar, Variant
-from treehammer.hctests.definition.toml_models import LoadTable
+from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import permission_checks
 from treehammer.submit.planning.job_planner import find_payload_memory_mb
 from treehammer.submit.planning.plan import BrokenRule, Plan, PlanReview, SiteCost
+from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
 
 #: Seconds from the start of a payload to its first read, for loading ROOT and compiling the loop.
@@ -132,12 +133,7 @@ def estimate_execution(
     if measured:
         return replace(measured, wall_s=measured.wall_s + WORKER_STARTUP_S)
     if load:
-        duration_s = load.duration_s
-        recorded_s = manifest.origin.get("duration_s") if manifest else None
-        if manifest and manifest.origin.get("kind") == RECORDING and recorded_s is not None:
-            # The load ends with the recording that it replays.
-            factor = float(execution.variant.get(FACTOR_AXIS, 1.0)) or 1.0
-            duration_s = min(duration_s, float(recorded_s) / factor)
+        duration_s = _expect_duration(execution, manifest, load)
         return ExecutionCost(load.lead_s + duration_s + WORKER_STARTUP_S, duration_s, LOAD_BASIS)
     if manifest is None:
         return None
@@ -148,6 +144,15 @@ def estimate_execution(
     reading = unzipped / UNZIP_BYTES_PER_S
     wall_s = ROOT_STARTUP_S + reading / execution.threads + WORKER_STARTUP_S
     return ExecutionCost(wall_s, ROOT_STARTUP_S + reading, ASSUMED_BASIS)
+
+
+def _expect_duration(execution: ExecutionSpec, manifest: Manifest | None, load: LoadTable) -> float:
+    """Expect the seconds of a load, which ends with the recording that it replays."""
+    recorded_s = manifest.origin.get("duration_s") if manifest else None
+    if manifest is None or manifest.origin.get("kind") != RECORDING or recorded_s is None:
+        return load.duration_s
+    factor = float(execution.variant.get(FACTOR_AXIS, 1.0)) or 1.0
+    return min(load.duration_s, float(recorded_s) / factor)
 
 
 def _history_key(kind: str, series: object) -> str:
@@ -169,21 +174,33 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
         pair = job.access.site.name, job.access.storage.name
         jobs[pair] += count
         for execution in job.spec.executions:
-            manifest, read_bytes = None, None
+            manifest = None
             if not job.is_watch:
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
             cost = estimate_execution(execution, manifest, history, definition.load)
-            if job.is_watch:
-                read_bytes = 0
-            elif definition.load:
-                values = {**definition.settings, **execution.variant}
-                read_bytes = _estimate_loaded_bytes(definition.load, count, values)
-            elif cost and cost.read_bytes is not None:
-                read_bytes = count * cost.read_bytes
-            else:
-                read_bytes = count * estimate_read_bytes(manifest, execution) if manifest else 0
+            read_bytes = (
+                0
+                if job.is_watch
+                else _estimate_bytes_of_jobs(count, execution, manifest, cost, definition)
+            )
             parts[pair].append((count, job.cpus, cost, read_bytes))
     return [_total_site_cost(*pair, jobs[pair], costs) for pair, costs in parts.items()]
+
+
+def _estimate_bytes_of_jobs(
+    count: int,
+    execution: ExecutionSpec,
+    manifest: Manifest | None,
+    cost: ExecutionCost | None,
+    definition: TestDefinition,
+) -> int | None:
+    """Estimate the bytes that jobs read in one of their executions; None if nothing bounds them."""
+    if definition.load:
+        values = {**definition.settings, **execution.variant}
+        return _estimate_loaded_bytes(definition.load, count, values)
+    if cost and cost.read_bytes is not None:
+        return count * cost.read_bytes
+    return count * estimate_read_bytes(manifest, execution) if manifest else 0
 
 
 def _estimate_loaded_bytes(load: LoadTable, jobs: int, values: Mapping[str, Any]) -> int | None:
@@ -201,23 +218,28 @@ def _total_site_cost(
     jobs: int,
     parts: Sequence[tuple[int, int, ExecutionCost | None, int | None]],
 ) -> SiteCost:
-    costs = [(count, cpus, cost) for count, cpus, cost, _ in parts if cost]
-    sizes = [size for *_, size in parts if size is not None]
+    times = [
+        (count * cost.wall_s, count * cost.cpu_s, count * cpus * cost.wall_s)
+        for count, cpus, cost, _ in parts
+        if cost
+    ]
+    wall_s, cpu_s, reserved_s = map(sum, zip((0.0, 0.0, 0.0), *times, strict=True))
+    sizes = [size for *_, size in parts]
     bases = {cost.basis if cost else UNKNOWN_BASIS for _, _, cost, _ in parts}
-    complete = UNKNOWN_BASIS not in bases
-    return SiteCost(
+    total = SiteCost(
         site=site,
         storage_site=storage_site,
         jobs=jobs,
         measurements=sum(count for count, *_ in parts),
-        read_bytes=sum(sizes) if len(sizes) == len(parts) else None,
-        wall_s=sum((n * cost.wall_s for n, _, cost in costs), 0.0) if complete else None,
-        cpu_s=sum((n * cost.cpu_s for n, _, cost in costs), 0.0) if complete else None,
-        reserved_s=sum((n * cpus * cost.wall_s for n, cpus, cost in costs), 0.0)
-        if complete
-        else None,
-        basis=", some ".join(sorted(bases, reverse=True)) if complete else UNKNOWN_BASIS,
+        read_bytes=None if None in sizes else sum(filter(None, sizes)),
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        reserved_s=reserved_s,
+        basis=", some ".join(sorted(bases, reverse=True)),
     )
+    if UNKNOWN_BASIS in bases:
+        return replace(total, wall_s=None, cpu_s=None, reserved_s=None, basis=UNKNOWN_BASIS)
+    return total
 
 
 def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]:
@@ -231,15 +253,21 @@ def load_measured_costs(store: Store, plan: Plan) -> Mapping[str, ExecutionCost]
     columns = ("series", "kind", "run_mode", *_TIME_COLUMNS, *READ_COLUMNS, *OUTCOME_COLUMNS)
     costs: dict[str, list[ExecutionCost]] = defaultdict(list)
     for row in store.measurements(selection, columns):
-        wall, user, system = (row[name] for name in _TIME_COLUMNS)
-        is_good = classify_outcome(row) is Outcome.GOOD
-        if is_good and isinstance(wall, float) and isinstance(user, float):
-            cpu_s = user + (system if isinstance(system, float) else 0.0)
-            # The wall time of one that took turns is that of both.
-            wall_s = wall / 2 if row["run_mode"] == PAIRED else wall
-            cost = ExecutionCost(wall_s, cpu_s, MEASURED_BASIS, measured_read_bytes(row))
+        if cost := _read_cost(row):
             costs[_history_key(str(row["kind"]), row["series"])].append(cost)
     return {key: _median_cost(executions) for key, executions in costs.items()}
+
+
+def _read_cost(row: Mapping[str, object]) -> ExecutionCost | None:
+    """Read the cost of an execution; None for a failed or implausible one."""
+    wall, user, system = (row[name] for name in _TIME_COLUMNS)
+    is_good = classify_outcome(row) is Outcome.GOOD
+    if not (is_good and isinstance(wall, float) and isinstance(user, float)):
+        return None
+    cpu_s = user + (system if isinstance(system, float) else 0.0)
+    # The wall time of one that took turns is that of both.
+    wall_s = wall / 2 if row["run_mode"] == PAIRED else wall
+    return ExecutionCost(wall_s, cpu_s, MEASURED_BASIS, measured_read_bytes(row))
 
 
 def _median_cost(costs: Sequence[ExecutionCost]) -> ExecutionCost:
@@ -261,18 +289,8 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
         plan: the plan to be submitted.
         costs: costs of that plan, from :func:`estimate_site_costs`.
     """
-    lines, jobs_by_site = [], Counter[str]()
-    for site in plan.sites:
-        doors = [door.door_label for door in plan.jobs.accesses if door.site.name == site.name]
-        jobs = plan.jobs.count_together(site, doors)
-        ceiling, name = site.ceilings.in_flight, "ceilings.in_flight"
-        if site.is_local and not 0 < ceiling < MAX_LOCAL_TOGETHER:
-            ceiling, name = MAX_LOCAL_TOGETHER, "the limit of the local batch system"
-        if 0 < ceiling < jobs:
-            lines.append(
-                f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
-                "start together and would wait for each other: plan fewer, -S repeats=N."
-            )
+    jobs_by_site: Counter[str] = Counter()
+    lines = [line for site in plan.sites for line in _list_start_violations(plan, site)]
     needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
     if (usable := len(os.sched_getaffinity(0))) < needed:
         lines.append(
@@ -392,12 +410,39 @@ def _slots_by_site(plan: Plan) -> Counter[str]:
     return slots
 
 
+def _list_start_violations(plan: Plan, site: Site) -> Iterator[str]:
+    """Describe why the jobs that start together at a site cannot all run at once."""
+    doors = [door.door_label for door in plan.jobs.accesses if door.site.name == site.name]
+    jobs = plan.jobs.count_together(site, doors)
+    ceiling, name = site.ceilings.in_flight, "ceilings.in_flight"
+    if site.is_local and not 0 < ceiling < MAX_LOCAL_TOGETHER:
+        ceiling, name = MAX_LOCAL_TOGETHER, "the limit of the local batch system"
+    if 0 < ceiling < jobs:
+        yield (
+            f"Site {site.name} allows at most {ceiling:,} concurrent jobs ({name}); {jobs:,} are to "
+            "start together and would wait for each other: plan fewer, -S repeats=N."
+        )
+
+
 def _sum_wall_times(costs: Iterable[SiteCost]) -> dict[str, float]:
     """Sum the wall times of each site that runs jobs; unknown ones are 0."""
     walls: dict[str, float] = defaultdict(float)
     for cost in costs:
         walls[cost.site] += cost.wall_s or 0.0
     return walls
+
+
+def _estimate_concurrent_reads(
+    costs: Collection[SiteCost], slots: Mapping[str, int], walls: Mapping[str, float]
+) -> tuple[int, float]:
+    """Estimate the jobs that read from one storage at once, and their MB per second."""
+    readers = sum(slots.get(cost.site, 1) for cost in costs)
+    rate = sum(
+        slots.get(cost.site, 1) * (cost.read_bytes or 0) / walls[cost.site]
+        for cost in costs
+        if walls[cost.site]
+    )
+    return readers, rate / 1e6
 
 
 def _traffic_violations(plan: Plan, costs: Sequence[SiteCost]) -> Iterator[str]:
@@ -418,13 +463,7 @@ def _traffic_violations(plan: Plan, costs: Sequence[SiteCost]) -> Iterator[str]:
                 f"(ceilings.bytes_per_day); {read_bytes / days / 1e9:,.6g} GB are planned: "
                 f"spread them, --spread {hours}h."
             )
-        readers = sum(slots.get(cost.site, 1) for cost in readings)
-        rate = sum(
-            slots.get(cost.site, 1) * (cost.read_bytes or 0) / walls[cost.site]
-            for cost in readings
-            if walls[cost.site]
-        )
-        rate /= 1e6
+        readers, rate = _estimate_concurrent_reads(readings, slots, walls)
         if ceilings.mb_per_s and rate > ceilings.mb_per_s:
             allowed = int(min(pace.in_flight, readers) * ceilings.mb_per_s / rate)
             remedy = f"run fewer at a time, --in-flight {allowed}"

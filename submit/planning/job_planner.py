@@ -256,19 +256,28 @@ class JobPlanner:
         is_read = bool(self.inputs.manifests) and definition.payload_kind != "executable"
         if not is_read or definition.load or COMMIT_AXIS in definition.matrix.bundle:
             return
+        variants = self._list_compared_variants(access.site, groups)
+        order = [
+            OrderedExecution(1, position, variant, CHECKSUM)
+            for position, variant in enumerate(variants, start=1)
+        ]
+        if order:
+            yield self._plan_job(access, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+
+    def _list_compared_variants(
+        self, site: Site, groups: Iterable[VariantGroup]
+    ) -> Iterator[Variant]:
+        """Yield the variants whose values are compared; uproot's need ROOT or a second format."""
         readers = [
-            (variant, self.software_for(access.site, str(variant["root"])).provider)
-            for variant in _checksum_variants(definition, groups)
+            (variant, self.software_for(site, str(variant["root"])).provider)
+            for variant in _checksum_variants(self.pinned.definition, groups)
         ]
         with_root = [provider not in providers.WITHOUT_ROOT for _, provider in readers]
         formats = {dict(variant.values).get(FORMAT_AXIS) for variant, _ in readers}
         is_compared = any(with_root) or len(formats) > 1
-        order: list[OrderedExecution] = []
         for (variant, _), has_root in zip(readers, with_root, strict=True):
             if has_root or (is_compared and reads_with_uproot(self.pinned, str(variant["root"]))):
-                order.append(OrderedExecution(1, len(order) + 1, variant, CHECKSUM))
-        if order:
-            yield self._plan_job(access, CHECKSUM, 1, CHECKSUM, CHECKSUM, order)
+                yield variant
 
     def _plan_job(
         self,
@@ -310,9 +319,7 @@ class JobPlanner:
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         content = self.inputs.find_manifest(variant.dataset)
-        # A second pass would read what the first left in a cache.
-        is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
-        passes = 1 if is_cold or kind == CHECKSUM else definition.test.passes
+        passes = 1 if _is_read_once(entry) else definition.test.passes
         shared = self._values_by_commit.get(variant.commit, self.campaign_values)
         values = shared | {
             "job_id": spec.job_id,
@@ -340,11 +347,7 @@ class JobPlanner:
             "door": door.name,
             "door_protocol": door.protocol,
             "passes_planned": passes,
-            # The columns of the known axes, except the door, which has its own columns.
-            **{f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"},
-            "axis_branches": str(variant["branches"]),
-            "axis_cache_mb": float(variant["cache_mb"]),
-            "axis_events": float(variant["events"]),
+            **_make_axis_columns(variant),
         }
         return ExecutionSpec(
             round=entry.round,
@@ -475,6 +478,23 @@ def _launch_order(entry: OrderedExecution) -> str | None:
     return "AB" if (entry.side == BASE_SIDE) == (entry.position == 1) else "BA"
 
 
+def _is_read_once(entry: OrderedExecution) -> bool:
+    """Return whether a second pass would read what the first left in a cache."""
+    variant = entry.variant
+    is_cold = variant["cache"] == "cold" or SERVER_CACHE_AXIS in dict(variant.values)
+    return is_cold or entry.kind == CHECKSUM
+
+
+def _make_axis_columns(variant: Variant) -> dict[str, Scalar]:
+    """Return the columns of the known axes, except the door, which has its own columns."""
+    columns = {f"axis_{axis}": variant[axis] for axis in CATALOGUE_AXES if axis != "door"}
+    return columns | {
+        "axis_branches": str(variant["branches"]),
+        "axis_cache_mb": float(variant["cache_mb"]),
+        "axis_events": float(variant["events"]),
+    }
+
+
 def _list_left_out(manifest: Manifest | None, tree: str) -> dict[str, tuple[str, ...]]:
     """List branches that a test cannot read, which are known of the dataset's main tree alone."""
     if manifest is None or tree not in ("", manifest.tree):
@@ -506,6 +526,14 @@ def _reader_key(variant: Variant) -> tuple[str, str, str]:
     return str(values["root"]), str(values.get(FORMAT_AXIS, "")), variant.dataset
 
 
+def _list_accesses(groups: Iterable[VariantGroup]) -> dict[tuple[str, str, str], set[Scalar]]:
+    """List how each reader of the groups gets its files."""
+    accesses: dict[tuple[str, str, str], set[Scalar]] = {}
+    for variant in chain.from_iterable(group.variants for group in groups):
+        accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
+    return accesses
+
+
 def _checksum_variants(
     definition: TestDefinition, groups: Iterable[VariantGroup]
 ) -> Iterator[Variant]:
@@ -513,9 +541,7 @@ def _checksum_variants(
 
     Other known axes take their default value, a test's own axes their first value.
     """
-    accesses: dict[tuple[str, str, str], set[Scalar]] = {}
-    for variant in chain.from_iterable(group.variants for group in groups):
-        accesses.setdefault(_reader_key(variant), set()).add(variant["access"])
+    accesses = _list_accesses(groups)
     own_values = {
         name: values[0]
         for name, values in definition.axes.items()

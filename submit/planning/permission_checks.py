@@ -6,10 +6,10 @@ Each job of a load test gets its share of the permitted load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH
+from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS, LOCAL_BATCH, LoadSpec
 from treehammer.collectors.storage_access import FILE_CLIENT, PELICAN_CLIENT, SCHEMES, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
@@ -105,23 +105,26 @@ def limit_load(job: PlannedJob, concurrent: Mapping[DoorKey, int]) -> PlannedJob
         return job
     names = {job.spec.door_of(execution) for execution in job.spec.executions}
     doors = [door for door in storage.doors if door.name in names and door.load is not None]
+    for door in doors:
+        assert door.load is not None
+        jobs = max(concurrent[storage.name, door.name], 1)
+        load = _share_permission(load, door.load, jobs)
+    return replace(job, spec=replace(job.spec, load=load))
+
+
+def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> LoadSpec:
+    """Limit a load by the share of one door, beside those of other doors of the same job."""
 
     def lower(limit: float, share: float) -> float:
         return min(limit, share) if limit and share else limit or share
 
-    # A job that reads through several doors keeps the limits of each.
-    for door in doors:
-        permitted = door.load
-        assert permitted is not None
-        jobs = max(concurrent[storage.name, door.name], 1)
-        clients = max(permitted.clients // jobs, 1) if permitted.clients else 0
-        load = replace(
-            load,
-            max_opens_per_s=lower(load.max_opens_per_s, permitted.opens_per_s / jobs),
-            max_clients=int(lower(load.max_clients, clients)),
-            max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
-        )
-    return replace(job, spec=replace(job.spec, load=load))
+    clients = max(permitted.clients // jobs, 1) if permitted.clients else 0
+    return replace(
+        load,
+        max_opens_per_s=lower(load.max_opens_per_s, permitted.opens_per_s / jobs),
+        max_clients=int(lower(load.max_clients, clients)),
+        max_mb_per_s=lower(load.max_mb_per_s, permitted.mb_per_s / jobs),
+    )
 
 
 def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> Iterator[str]:
@@ -285,17 +288,7 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
     names = [name for name in (LATENCY_AXIS, BANDWIDTH_AXIS) if name in axes]
     if not names:
         return []
-    violations = []
-    if any(value for name in names for value in axes[name]):
-        for (site, name), access in plan.jobs.doors.items():
-            reason = "" if access.door.link else _explain_no_distance(access.door)
-            if reason:
-                violations.append(
-                    f"Door {name} of site {site} cannot be put at a distance on the node, because "
-                    f"{reason}: choose a root or http door (-P door=NAME), "
-                    f"or leave out {' and '.join(names)}."
-                )
-    violations += _list_shared_links(plan)
+    violations = [*_list_doors_without_distance(plan, names), *_list_shared_links(plan)]
     # A link, or the queues of this machine, would change for all local jobs.
     changed = [access for access in plan.jobs.accesses if access.door.link or access.door.netem]
     if local_slots > 1 and any(access.site.is_local for access in changed):
@@ -303,6 +296,21 @@ def list_distance_violations(plan: Plan, local_slots: int) -> list[str]:
             f"{local_slots} local jobs run at once, and {_CONFLICT}: --local-slots 1."
         )
     return violations
+
+
+def _list_doors_without_distance(plan: Plan, axes: Sequence[str]) -> Iterator[str]:
+    """Describe each door that jobs cannot put at the distance that a value of the axes asks for."""
+    values = plan.pinned_test.definition.axes
+    if not any(value for axis in axes for value in values[axis]):
+        return
+    for (site, name), access in plan.jobs.doors.items():
+        reason = "" if access.door.link else _explain_no_distance(access.door)
+        if reason:
+            yield (
+                f"Door {name} of site {site} cannot be put at a distance on the node, because "
+                f"{reason}: choose a root or http door (-P door=NAME), "
+                f"or leave out {' and '.join(axes)}."
+            )
 
 
 def _explain_no_distance(door: Door) -> str:

@@ -262,10 +262,7 @@ def make_plan(
         created_us, pinned.repository, pinned.commit, pinned.hashes, document.to_json()
     )
     campaign_id = request.campaign_id or identity[:16]
-    dirty = "+dirty" if pinned.dirty else ""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_us // 1_000_000))
-    commit = f"{pinned.commit[:7] or 'no-commit'}{dirty}"
-    name = request.name or f"{pinned.definition.test.name}@{commit} {when}"
+    name = request.name or _make_campaign_name(pinned, created_us)
     planner = JobPlanner(pinned, inputs, campaign_id, name)
     # The jobs of a load test wait for each other.
     max_jobs = 0 if pinned.definition.load else request.max_jobs
@@ -334,6 +331,13 @@ def find_user() -> str:
         return ""
 
 
+def _make_campaign_name(pinned: PinnedTest, created_us: int) -> str:
+    commit = pinned.commit[:7] or "no-commit"
+    dirty = "+dirty" if pinned.dirty else ""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_us // 1_000_000))
+    return f"{pinned.definition.test.name}@{commit}{dirty} {when}"
+
+
 @dataclass(frozen=True)
 class JobCluster:
     """Jobs of a site that share a submit description.
@@ -365,6 +369,12 @@ class JobCluster:
         return max(cpus for _, cpus in self.lanes)
 
 
+def _count_staged_bytes(job: PlannedJob) -> int:
+    """Count the bytes of the most files that a job stages at once."""
+    executions = [e for e in job.spec.executions if e.variant.get("access") == "staged"]
+    return max((sum(file.size for file in e.files) for e in executions), default=0)
+
+
 def _plan_cluster(
     plan: Plan,
     lanes: tuple[Lane, ...],
@@ -375,17 +385,11 @@ def _plan_cluster(
     in_flight, ceiling = plan.options.pace.in_flight, site.ceilings.in_flight
     if ceiling:
         in_flight = min(in_flight, max(1, ceiling * len(lanes) // len(site_jobs)))
-    staged = (
-        sum(file.size for file in execution.files)
-        for job, _ in jobs
-        for execution in job.spec.executions
-        if execution.variant.get("access") == "staged"
-    )
     return JobCluster(
         site=site,
         lanes=lanes,
         jobs=sum(count for _, count in jobs),
         wall_s=max(job.wall_limit_s for job, _ in jobs),
-        disk_bytes=SANDBOX_OVERHEAD_BYTES + max(staged, default=0),
+        disk_bytes=SANDBOX_OVERHEAD_BYTES + max(_count_staged_bytes(job) for job, _ in jobs),
         in_flight=plan.jobs.count_together(site, doors) or in_flight,
     )

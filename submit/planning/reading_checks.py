@@ -234,15 +234,20 @@ def _find_branch_problems(
                 names, {}, request, seed=0, folder=str(folder or ""), unreadable=unreadable
             )
         except PayloadError as error:
-            patterns = [part.strip().lstrip("!") for part in request.split(",")]
-            missing = [
-                f"{name!r} is missing in {files}"
-                for name, files in contents.missing.items()
-                if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-            ]
-            hint = f"Branches must be in all files: {format_some(missing)}." if missing else ""
+            hint = _explain_missing_branches(request, contents)
             message = f"dataset {contents.dataset!r}: {error}"
             yield ContentProblem("matrix.branches", message, hint)
+
+
+def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
+    """Name the branches of a request that not all files have; '' for none."""
+    patterns = [part.strip().lstrip("!") for part in request.split(",")]
+    missing = [
+        f"{name!r} is missing in {files}"
+        for name, files in contents.missing.items()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    ]
+    return f"Branches must be in all files: {format_some(missing)}." if missing else ""
 
 
 def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:

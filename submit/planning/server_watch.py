@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -192,18 +192,7 @@ def load_watches(
     """
     specs, settings = request.watches, request.watch_settings
     sites = select_sites(request.watch_sites, config, option="--watch-at")
-    if specs and not sites:
-        raise ConfigError(
-            "no server named",
-            where="--watch",
-            hint="Add --watch-at SITES: entries of the sites file whose jobs run on the servers.",
-        )
-    if (sites or settings) and not specs:
-        raise ConfigError(
-            "nothing watches",
-            where="--watch-at" if sites else f"-S {WATCH_PREFIX}{min(settings)}",
-            hint="Add --watch server-watch or --watch log-parse.",
-        )
+    _check_watch_options(specs, sites, settings)
     watches = []
     unused = set(settings)
     for spec in specs:
@@ -223,3 +212,21 @@ def load_watches(
     if len(set(names)) < len(names):
         raise ConfigError("two tests have the same name", where=f"--watch {', '.join(names)}")
     return watches
+
+
+def _check_watch_options(
+    specs: Sequence[str], sites: Sequence[Site], settings: Mapping[str, str]
+) -> None:
+    """Refuse tests that watch without a server, and options of such tests without any."""
+    if specs and not sites:
+        raise ConfigError(
+            "no server named",
+            where="--watch",
+            hint="Add --watch-at SITES: entries of the sites file whose jobs run on the servers.",
+        )
+    if (sites or settings) and not specs:
+        raise ConfigError(
+            "nothing watches",
+            where="--watch-at" if sites else f"-S {WATCH_PREFIX}{min(settings)}",
+            hint="Add --watch server-watch or --watch log-parse.",
+        )

@@ -206,20 +206,9 @@ def select_doors(
     passed_over: list[str] = []
     for site in selection.storage:
         readers = selection.runners or (site,)
-        doors: Sequence[Door] = site.doors
-        if releases and DOOR_AXIS not in definition.axes:
-            limits = _find_limits(definition, site, readers, releases, options)
-            doors = sorted(doors, key=lambda door: len(limits[door.name]))
-            passed_over += [
-                f"Door {door.name} of site {site.name} is passed over for door {doors[0].name}: "
-                f"{limits[door.name][0].partition('. ')[0]}."
-                for door in site.doors[: site.doors.index(doors[0])]
-            ]
-        is_included = _is_included(site.name, options.include_excluded)
-        uses = selection.uses.restricted_doors(site.name)
-        states = {use.site: use.describe() for use in uses}
-        closed = {**({} if is_included else states), **selection.excluded}
-        reopened = states if is_included else {}
+        doors, door_notes = _sort_doors(definition, site, readers, releases, options)
+        passed_over += door_notes
+        closed, reopened = _restrict_doors(site, selection, options.include_excluded)
         candidates = _list_candidates(definition, readers, site, doors, closed)
         usable = [access for access in candidates if _label(access) not in closed]
         reasons = _select_reasons(candidates, closed)
@@ -243,6 +232,36 @@ def select_doors(
     )
     _refuse_empty_selection(selection)
     return replace(selection, notes=tuple(dict.fromkeys(_list_door_notes(definition, selection))))
+
+
+def _sort_doors(
+    definition: TestDefinition,
+    storage: Site,
+    readers: Sequence[Site],
+    releases: Mapping[str, SoftwareRequest],
+    options: SubmissionOptions,
+) -> tuple[Sequence[Door], list[str]]:
+    """Sort the doors of a storage, the most readable first, with a note for each passed over."""
+    if not releases or DOOR_AXIS in definition.axes:
+        return storage.doors, []
+    limits = _find_limits(definition, storage, readers, releases, options)
+    doors = sorted(storage.doors, key=lambda door: len(limits[door.name]))
+    return doors, [
+        f"Door {door.name} of site {storage.name} is passed over for door {doors[0].name}: "
+        f"{limits[door.name][0].partition('. ')[0]}."
+        for door in storage.doors[: storage.doors.index(doors[0])]
+    ]
+
+
+def _restrict_doors(
+    storage: Site, selection: SiteSelection, include: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return label -> reason, of doors that may not be used, and of those used nevertheless."""
+    uses = selection.uses.restricted_doors(storage.name)
+    states = {use.site: use.describe() for use in uses}
+    if _is_included(storage.name, include):
+        return {**selection.excluded}, states
+    return {**states, **selection.excluded}, {}
 
 
 def _select_reasons(accesses: Iterable[DoorAccess], reasons: Mapping[str, str]) -> dict[str, str]:

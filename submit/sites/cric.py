@@ -21,7 +21,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, Validation
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
-from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
+from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, StorageScheme, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
@@ -132,10 +132,7 @@ class CricImport:
             self._add_storage_doors()
         else:
             self._add_service_doors()
-        elements: dict[str, list[_ComputeElement]] = defaultdict(list)
-        for queue in self._entries[_QUEUE].values():
-            if queue.state == ACTIVE_STATE and queue.site:
-                elements[queue.site] += queue.queues
+        elements = self._list_elements()
         doors = {name for name, site_doors in self._doors.items() if site_doors}
         for name in sorted({*doors, *self._entries[_SITE], *elements}):
             if not is_valid_name(name):
@@ -144,6 +141,14 @@ class CricImport:
                 self._skip(name, "no door that ROOT can open")
             else:
                 self._add_site(name, elements[name])
+
+    def _list_elements(self) -> Mapping[str, list[_ComputeElement]]:
+        """List the compute elements of the active queues of each site."""
+        elements: dict[str, list[_ComputeElement]] = defaultdict(list)
+        for queue in self._entries[_QUEUE].values():
+            if queue.state == ACTIVE_STATE and queue.site:
+                elements[queue.site] += queue.queues
+        return elements
 
     def _skip(self, subject: str, reason: str) -> None:
         self.skipped.append(f"{subject}: {reason}")
@@ -206,10 +211,9 @@ class CricImport:
         if scheme is None or scheme.client in (FILE_CLIENT, S3_CLIENT) or not address.hostname:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
-        folders = (address.path, protocol.path, self._options.path_prefix)
-        path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
         kind, doors = scheme.protocol, self._doors[site]
-        prefix = f"{scheme.name}://{address.netloc}{'//' if kind == 'root' else '/'}{path}"
+        folders = (address.path, protocol.path, self._options.path_prefix)
+        prefix = _make_prefix(scheme, address.netloc, folders)
         if prefix not in {door.prefix for door in doors}:
             number = sum(door.protocol == kind for door in doors) + 1
             name = kind if number == 1 else f"{kind}-{number}"
@@ -262,6 +266,11 @@ class CricImport:
             reason = "imported without a batch selector; add requirements or grid_resource"
             self._skip(name, reason)
         return next(iter(resources), "")
+
+
+def _make_prefix(scheme: StorageScheme, host: str, folders: Iterable[str]) -> str:
+    path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
+    return f"{scheme.name}://{host}{'//' if scheme.protocol == 'root' else '/'}{path}"
 
 
 def _read_entries(file: Path) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     credential_expiry,
     format_time,
 )
-from treehammer.collectors.worker.probes.proxy_certificates import read_proxy
+from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails, read_proxy
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
@@ -142,12 +142,15 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> ProbeResult:
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     finding = probe.problem or probe.details
     limits = describe_read_limits(door.prefix) if result == PROBE_OK else ""
-    server = probe.server
+    remedy, server = probe.remedy or limits, _describe_server(probe.server, door)
+    return ProbeResult(site.name, check, result, finding, remedy, server, probe.rtt_s)
+
+
+def _describe_server(server: str, door: Door) -> str:
+    """Describe a door's server, and another version in the sites file."""
     if server and door.version and door.version not in server:
-        server += f" (sites file: {door.version})"
-    return ProbeResult(
-        site.name, check, result, finding, probe.remedy or limits, server, probe.rtt_s
-    )
+        return f"{server} (sites file: {door.version})"
+    return server
 
 
 def probe_credentials(
@@ -175,16 +178,21 @@ def _probe_credential(subject: str, check: str, name: str, path: Path) -> ProbeR
         return ProbeResult(subject, check, PROBE_OK, f"{path} states no expiry", privacy)
     finding = _describe_end("", end)
     if proxy:
-        vo = f"VO {proxy.vo} ({', '.join(proxy.attributes)})" if proxy.attributes else ""
-        finding = f"{proxy.identity}, {vo or 'no VOMS attributes'}, {finding}"
-        attributes_end = proxy.attributes_expire_at
-        if attributes_end is not None and attributes_end < end - _SAME_END_S:
-            end = attributes_end
-            finding += f", {_describe_end('its attributes ', end)}"
+        finding, end = _describe_proxy(proxy)
     left_s = end - time.time()
     result = PROBE_FAILED if left_s <= 0 else PROBE_OK
     advice = remedy if left_s < EXPIRY_WARNING_S else privacy
     return ProbeResult(subject, check, result, finding, advice)
+
+
+def _describe_proxy(proxy: ProxyDetails) -> tuple[str, float]:
+    """Describe a proxy; return also the end of its attributes if it is earlier, else its own."""
+    end, attributes_end = proxy.expires_at, proxy.attributes_expire_at
+    vo = f"VO {proxy.vo} ({', '.join(proxy.attributes)})" if proxy.attributes else ""
+    finding = f"{proxy.identity}, {vo or 'no VOMS attributes'}, {_describe_end('', end)}"
+    if attributes_end is None or attributes_end >= end - _SAME_END_S:
+        return finding, end
+    return f"{finding}, {_describe_end('its attributes ', attributes_end)}", attributes_end
 
 
 def _describe_end(subject: str, end: float) -> str:

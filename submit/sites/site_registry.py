@@ -106,12 +106,7 @@ def select_sites(
         ConfigError: a site or label is unknown.
         SitesError: the sites file cannot be read or has mistakes.
     """
-    sites = [*load_sites(settings).values()]
-    sites_by_word = {site.name: [site] for site in sites}
-    for site in sites:
-        for label in site.labels:
-            sites_by_word.setdefault(LABEL_PREFIX + label, []).append(site)
-    sites_by_word[ALL_SITES] = [site for site in sites if site.name != LOCAL_BATCH] or sites
+    sites_by_word = _group_sites_by_word([*load_sites(settings).values()])
     for name in names:
         if name not in sites_by_word:
             hint = f"{suggest_word(name, sites_by_word)}Known: {', '.join(sites_by_word)}."
@@ -121,6 +116,16 @@ def select_sites(
             word = name.removeprefix(LABEL_PREFIX)
             raise ConfigError(f"unknown {kind} {word!r}", where=option, hint=hint)
     return tuple({site.name: site for name in names for site in sites_by_word[name]}.values())
+
+
+def _group_sites_by_word(sites: list[Site]) -> dict[str, list[Site]]:
+    """Return the sites that each word of ``--sites`` selects."""
+    sites_by_word = {site.name: [site] for site in sites}
+    for site in sites:
+        for label in site.labels:
+            sites_by_word.setdefault(LABEL_PREFIX + label, []).append(site)
+    sites_by_word[ALL_SITES] = [site for site in sites if site.name != LOCAL_BATCH] or sites
+    return sites_by_word
 
 
 def open_batch_system(name: str, settings: Settings) -> BatchSystem:

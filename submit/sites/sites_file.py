@@ -98,9 +98,8 @@ def _check_pool(pool: HTCondorPool, path: document_problems.KeyPath) -> Iterator
 
 
 def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    for key in ("requirements", "grid_resource", "submit") if site.pool_name is None else ():
-        if getattr(site, key) and (site.is_local or key != "submit"):
-            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
+    if site.pool_name is None:
+        yield from _check_pool_keys(site, path)
     if "batch" in site.model_fields_set:
         yield from _check_batch(site, (*path, "batch"))
     if site.requirements.endswith("\\"):
@@ -118,6 +117,12 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
     for index, label in enumerate(site.labels):
         if label in site.labels[:index]:
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")
+
+
+def _check_pool_keys(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
+    for key in ("requirements", "grid_resource", "submit"):
+        if getattr(site, key) and (site.is_local or key != "submit"):
+            yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
 
 
 def _check_submit_commands(
