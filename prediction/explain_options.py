@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,8 +107,8 @@ def _predict(
     with open_store(settings) as store:
         reads = load_reads(store, query)
         known_reads = load_known_reads(store, reads, settings)
-    predictions = [known_reads.predict(read, item) for read in reads for item in alternatives]
-    verified = [VerifiedPrediction(item) for item in predictions]
+    predictions = [known_reads.predict(*pair) for pair in product(reads, alternatives)]
+    verified = list(map(VerifiedPrediction, predictions))
     if verify:
         verified = verify_predictions(predictions, settings, progress_bar)
     labels = label_reads(reads)

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import methodcaller
@@ -166,9 +166,7 @@ def _load_rows(
 
     They are timed, but for a checksum of values, which an execution of its own computes.
     """
-    names = {quantity.metric, quantity.divisor} - {""}
-    if quantity.axis in METRICS_BY_NAME:
-        names.add(quantity.axis)
+    names = {quantity.metric, quantity.divisor, *({quantity.axis} & METRICS_BY_NAME.keys())} - {""}
     extra_names = {name for name in names if name.startswith(EXTRA_PREFIX)}
     columns = ("measurement_id", "variant", "dataset", *names - extra_names, *OUTCOME_COLUMNS)
     kind = CHECKSUM if quantity.metric == "value_checksum" else TIMED
@@ -186,12 +184,19 @@ def _load_rows(
         is_selected = all(str(variant.get(axis)) == value for axis, value in quantity.where.items())
         if is_selected and classify_outcome(row) is Outcome.GOOD:
             rows.append((variant, row))
+    _require_metrics(rows, names)
+    return rows
+
+
+def _require_metrics(
+    rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]], names: Iterable[str]
+) -> None:
+    """Refuse measurements if there are none, or if none has one of some metrics."""
     if not rows:
         raise UnmeasuredError("no measurement is good")
     for name in sorted(names):
         if all(row[name] is None for _, row in rows):
             raise UnmeasuredError(f"no measurement has {name}")
-    return rows
 
 
 def _collect_sides(

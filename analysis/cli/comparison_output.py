@@ -106,8 +106,8 @@ def _list_tables(result: ComparisonResult, names: Mapping[str, str], verbose: bo
     if summaries := summarize_changes(comparison.verdicts):
         summary_rows = [summary.to_row() for summary in summaries]
         blocks += [TextTable(summary_rows, SUMMARY_COLUMNS, f"{title}, summary"), ""]
-    environment = describe_environment(comparison.verdicts, harmless=verbose)
-    blocks += [line for note in environment for line in (note, "")]
+    for note in describe_environment(comparison.verdicts, harmless=verbose):
+        blocks += [note, ""]
     blocks += [make_verdict_table(comparison.of_series, columns, f"{title}, by site", verbose), ""]
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from treehammer.verticals import import_parts
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import Summary
     from treehammer.config import Settings
+    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.read.query_model import Selection
     from treehammer.sql.read.reader import ResultsReader
     from treehammer.sql.write.store import Store
 
@@ -167,34 +170,22 @@ def summary_command(
              treehammer summary --campaign open-rate --by rate_hz,step
              treehammer summary --letters
     """
-    if letters and any((campaign != "last", wheres, by, metrics, baseline)):
-        raise click.UsageError("--letters has no other options than --json and --csv.")
-    from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
-    from treehammer.hctests.definition.model import ANY_COMMAND
+    if letters:
+        if any((campaign != "last", wheres, by, metrics, baseline)):
+            raise click.UsageError("--letters has no other options than --json and --csv.")
+        with open_store(settings) as store:
+            return _summarize_letters(store)
     from treehammer.sql.read.query_model import Selection
 
-    names, quantities = (
-        tuple(dict.fromkeys(split_list(text))) for text in (by, metrics or DEFAULT_QUANTITIES)
-    )
+    names = tuple(dict.fromkeys(split_list(by)))
     with open_store(settings) as store:
-        if letters:
-            return _summarize_letters(store)
         campaign_row = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
         summary: Summary | None = None
-        # Load tests have their operations.
-        is_default = metrics is None and baseline is None
-        for part in import_parts("summary") if is_default else ():
-            summary = summary or part.summarize(store, selection, names)
+        if metrics is None and baseline is None:
+            summary = _summarize_operations(store, selection, names)
         if summary is None:
-            loaded = quantities if metrics else (*quantities, *_TIMES_AND_CPU)
-            timed_rows = load_timed_rows(store, selection, loaded, names)
-            if not metrics and all(row[quantities[0]] is None for row in timed_rows):
-                quantities = _TIMES_AND_CPU
-            is_command = campaign_row and campaign_row.plan.definition.payload == ANY_COMMAND
-            summary = GroupSummary.from_rows(
-                timed_rows, names, quantities, baseline, "run" if is_command else "event"
-            )
+            summary = _summarize_metrics(store, selection, campaign_row, names, metrics, baseline)
     rows = summary.list_rows()
     return CommandOutput(
         rows,
@@ -202,6 +193,39 @@ def summary_command(
         title=campaign_row.name if campaign_row else "all campaigns",
         notes=[*summary.describe_notes()],
     )
+
+
+def _summarize_operations(
+    store: ResultsReader, selection: Selection, names: Sequence[str]
+) -> Summary | None:
+    """Summarize the operations of load tests; None for other tests."""
+    for part in import_parts("summary"):
+        summary: Summary | None = part.summarize(store, selection, names)
+        if summary is not None:
+            return summary
+    return None
+
+
+def _summarize_metrics(
+    store: ResultsReader,
+    selection: Selection,
+    campaign: CampaignRow | None,
+    names: Sequence[str],
+    metrics: str | None,
+    baseline: str | None,
+) -> Summary:
+    """Summarize metrics by group, by default those of reads, or of commands that have no rates."""
+    from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
+    from treehammer.hctests.definition.model import ANY_COMMAND
+
+    quantities = tuple(dict.fromkeys(split_list(metrics or DEFAULT_QUANTITIES)))
+    loaded = quantities if metrics else (*quantities, *_TIMES_AND_CPU)
+    timed_rows = load_timed_rows(store, selection, loaded, names)
+    if not metrics and all(row[quantities[0]] is None for row in timed_rows):
+        quantities = _TIMES_AND_CPU
+    is_command = campaign and campaign.plan.definition.payload == ANY_COMMAND
+    work = "run" if is_command else "event"
+    return GroupSummary.from_rows(timed_rows, names, quantities, baseline, work)
 
 
 def _summarize_letters(store: ResultsReader) -> CommandOutput:

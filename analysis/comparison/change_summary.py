@@ -49,8 +49,8 @@ class ChangeSummary:
         changed, all_labels = ({row.label for row in rows} for rows in (self.rows, self.others))
         if changed == all_labels:
             return "all"
-        unchanged = {value for label in all_labels - changed for value in label.split()}
-        values = {value for label in changed for value in label.split()} - unchanged
+        unchanged = set(" ".join(all_labels - changed).split())
+        values = set(" ".join(changed).split()) - unchanged
         names = sorted(values, key=natural_sort_key)
         # The values explain the changes if each changed variant has one.
         if not all(values & {*label.split()} for label in changed):

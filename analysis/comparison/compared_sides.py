@@ -154,20 +154,14 @@ def _select_by_value(
 ) -> tuple[ComparisonQuery, list[DetailedSample]]:
     """Take from each side the samples with its value of the axis; commits may be abbreviated."""
     values = []
+    selected: list[DetailedSample] = []
     for text, side in ((sides.a, loaded[0]), (sides.b, loaded[-1])):
         samples = [item.sample for item in side]
         commits = {sample.commit or "" for sample in samples}
         value = find_measured(text, commits) if sides.axis == COMMIT_AXIS else ""
         values.append(find_axis_value(samples, sides.axis, value or text))
-    query = sides.make_query(*values)
-    if len(loaded) == 1:
-        return query, list(loaded[0])
-    return query, [
-        item
-        for side, value in zip(loaded, values, strict=True)
-        for item in side
-        if item.sample.axis_value(sides.axis) == value
-    ]
+        selected += [item for item in side if item.sample.axis_value(sides.axis) == values[-1]]
+    return sides.make_query(*values), list(loaded[0]) if len(loaded) == 1 else selected
 
 
 def _require_other_axis(query: ComparisonQuery, samples: Sequence[Sample]) -> None:
@@ -177,13 +171,18 @@ def _require_other_axis(query: ComparisonQuery, samples: Sequence[Sample]) -> No
         for value in (query.a, query.b)
     )
     for column in _SERIES_LOCATIONS.get(query.axis, ("site", "door")):
-        where_a, where_b = (
-            {condition for condition in side if condition.column == column}
-            for side in (query.where_a, query.where_b)
-        )
-        is_selected = where_a and where_b and where_a != where_b
-        if is_selected and {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
+        is_disjoint = {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b))
+        if is_disjoint and _differ_in_conditions(query, column):
             raise ConfigError(
                 f"no series is on both sides, as each series has a single {column}",
                 hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",
             )
+
+
+def _differ_in_conditions(query: ComparisonQuery, column: str) -> bool:
+    """Return whether both sides have conditions on a column, and other ones."""
+    where_a, where_b = (
+        {condition for condition in side if condition.column == column}
+        for side in (query.where_a, query.where_b)
+    )
+    return bool(where_a and where_b) and where_a != where_b

@@ -196,16 +196,16 @@ def _measure_effects(
     samples: Sequence[Sample], query: ComparisonQuery, checksums: ChecksumsBySlot
 ) -> list[SeriesEffect]:
     series_list = split_sides(samples, query.axis, query.a, query.b)
-    executions = [execution for series in series_list for execution in (*series.a, *series.b)]
+    executions = [*chain.from_iterable((*series.a, *series.b) for series in series_list)]
     failed_tests = {execution.test_hash for execution in executions if execution.failure_class}
     recorded = {(sample.test_hash, name) for sample in executions for name in sample.metrics}
-    return [
-        measure_effect(series, metric, query.axis, checksums)
-        for series in series_list
-        for first in (*series.a, *series.b)[:1]
-        for metric in first.headline
-        if first.test_hash in failed_tests or (first.test_hash, metric.name) in recorded
-    ]
+    effects = []
+    for series in series_list:
+        first = next(chain(series.a, series.b))
+        for metric in first.headline:
+            if first.test_hash in failed_tests or (first.test_hash, metric.name) in recorded:
+                effects.append(measure_effect(series, metric, query.axis, checksums))
+    return effects
 
 
 def _build_comparison(

@@ -33,7 +33,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.core.evidence import ControlCheck
+from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
@@ -227,12 +227,7 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     data = {row.comparison_key: row.evidence.same_data for row in series}
     results = [f"{text} for {count:,}" for text, count in sorted(Counter(data.values()).items())]
     notes.append(f"Value checksums, of {len(data):,} series: {', '.join(results)}.")
-    left_out: Counter[str] = Counter()
-    for row in series:
-        left_out.update(row.evidence.left_out if row.metric == series[0].metric else {})
-    if left_out:
-        counts = ", ".join(f"{count:,} × {reason}" for reason, count in sorted(left_out.items()))
-        notes.append(f"Left out of the comparison: {counts}.")
+    notes += _left_out_notes(series)
     if any(row.jobs for row in series):
         notes += _reading_notes(series)
     return [*notes, *control_notes(rows[0].evidence.controls)]
@@ -246,11 +241,7 @@ def describe_environment(rows: Sequence[VerdictRow], *, harmless: bool = True) -
         harmless: whether to name differences of builds that are part of the release, too.
     """
     series = [row for row in rows if row.scope in SERIES_SCOPES]
-    notes = list(_build_notes(series))
-    two_sided = [row.evidence for row in series if row.verdict not in ONE_SIDED_VERDICTS]
-    for name, sentence in _BUILD_SENTENCES.items() if harmless else ():
-        if texts := _collect_texts(getattr(evidence, name) for evidence in two_sided):
-            notes.append(sentence.format("; ".join(texts)))
+    notes = [*_build_notes(series), *(_harmless_notes(series) if harmless else ())]
     if nodes := _collect_texts(row.evidence.nodes for row in series):
         unpaired = any(row.evidence.unpaired for row in series)
         reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
@@ -273,6 +264,10 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
             "other sites may differ."
         )
+    yield from _sharing_notes(pooled)
+
+
+def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     sharing: dict[str, set[str]] = {}
     for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
@@ -338,6 +333,15 @@ def _remedy_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
         yield f"{verdicts_text[0].upper()}{verdicts_text[1:]}: {remedy}."
 
 
+def _left_out_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
+    left_out: Counter[str] = Counter()
+    for row in series:
+        left_out.update(row.evidence.left_out if row.metric == series[0].metric else {})
+    if left_out:
+        counts = ", ".join(f"{count:,} × {reason}" for reason, count in sorted(left_out.items()))
+        yield f"Left out of the comparison: {counts}."
+
+
 def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     """Explain how to read effects, intervals and times."""
     first = rows[0].evidence
@@ -377,6 +381,13 @@ def _build_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             "Other content: the datasets hold different values, so figures per event describe "
             "different work, and no change counts as a regression."
         )
+
+
+def _harmless_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
+    two_sided = [row.evidence for row in series if row.verdict not in ONE_SIDED_VERDICTS]
+    for name, sentence in _BUILD_SENTENCES.items():
+        if texts := _collect_texts(getattr(evidence, name) for evidence in two_sided):
+            yield sentence.format("; ".join(texts))
 
 
 def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -229,16 +229,25 @@ def judge_campaign(
     for axis, values in axes.items():
         detailed = load_details(store, rows, axis)
         measured = {item.sample.axis_value(axis) for item in detailed}
-        present = [value for value in values if value in measured]
-        if values[0] not in measured or len(present) < 2:
-            absent = ", ".join(str(value) for value in values if value not in measured)
-            problems.append(f"Nothing was measured with {axis}={absent}, so nothing is compared.")
+        if absence := _describe_absence(axis, values, measured):
+            problems.append(absence)
             continue
+        present = [value for value in values if value in measured]
         try:
             results += _compare_details(store, detailed, axis, present, delta, selection)
         except NothingToDoError as error:
             problems.append(str(error))
     return CampaignVerdict(results, problems)
+
+
+def _describe_absence(
+    axis: str, values: Sequence[Scalar], measured: Collection[Scalar | None]
+) -> str:
+    """Say which values were not measured, if the first one or all others are among them; else ''."""
+    absent = [str(value) for value in values if value not in measured]
+    if values[0] in measured and len(values) - len(absent) >= 2:
+        return ""
+    return f"Nothing was measured with {axis}={', '.join(absent)}, so nothing is compared."
 
 
 def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> ComparisonResult:

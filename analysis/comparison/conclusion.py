@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -362,11 +362,15 @@ def _describe_size(claim: Claim, group: Sequence[_Result]) -> str:
         return _describe_scatter(group)
     sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
-    # These may be too small to matter, although they are not 0.
+    details += _describe_relevance(group)
+    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
+
+
+def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
+    """Say which changes may be too small to matter, although they are not 0."""
     if uncertain := sum(result.row.verdict == Verdict.DIFFERENT for result in group):
         limit = format_delta(group[0].row.evidence.delta).removeprefix("±")
-        details.append(f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}")
-    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
+        yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
 
 
 def _describe_scatter(group: Sequence[_Result]) -> str:
@@ -428,9 +432,12 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     places = {describe_place(row) for row in measured or rows}
     if len(places) == 1:
         return places.pop()
-    if site := rows[0].site:
-        return f"at {site}"
-    # Places such as over 3 sites are joined to over 3 to 5 sites.
+    site = rows[0].site
+    return f"at {site}" if site else _join_site_counts(places)
+
+
+def _join_site_counts(places: Collection[str]) -> str:
+    """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
     matches = [_SITES.fullmatch(place) for place in places]
     numbers = [int(match[1]) for match in matches if match]
     return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from statistics import fmean
+from typing import Any
 
 from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
 from treehammer.analysis.comparison.series_sides import (
@@ -59,7 +60,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_numeric_metric,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
-from treehammer.sql.core.campaign_plan import PlannedDefinition
+from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
@@ -178,10 +179,15 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         for item in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
     ]
     count = count_campaign(store, campaign.id, now_us).total
+    share = _find_look_share(plan, rows)
+    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
+
+
+def _find_look_share(plan: CampaignPlan, rows: Iterable[Mapping[str, Any]]) -> float:
+    """Find the share of the error rate that this look at the campaign has."""
     repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
     sequential = plan.until_decided
-    share = share_error_rate(sequential.looks, repeats) if sequential else 1.0
-    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
+    return share_error_rate(sequential.looks, repeats) if sequential else 1.0
 
 
 @dataclass(frozen=True)
@@ -313,13 +319,16 @@ class _LimitedCampaign:
             return _PendingOutcome(_decide_exactly(outcome, values[0]))
         if enough:
             return _PendingOutcome(outcome, estimate_over_hosts(scaled), scale)
+        return _PendingOutcome(replace(outcome, why=self._explain_amount(outcome.units)))
+
+    def _explain_amount(self, count: int) -> str:
+        """Explain that so few jobs, or launches, have no interval."""
         unit, option = ("launch", "rounds") if self._is_paired else ("job", "repeats")
-        units = pluralize(outcome.units, unit, f"{unit}es" if self._is_paired else "")
-        why = (
+        units = pluralize(count, unit, f"{unit}es" if self._is_paired else "")
+        return (
             f"{units}; needed are {MIN_JOBS} on one host, 2 on each of two, or {MIN_HOSTS} hosts: "
             f"-S {option}={2 * MIN_JOBS}"
         )
-        return _PendingOutcome(replace(outcome, why=why))
 
     def _compare_with_base(
         self, limit: ExpectTable, metric: HeadlineMetric, axis: str, base: Scalar

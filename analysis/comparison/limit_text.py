@@ -137,10 +137,7 @@ def list_limit_notes(report: LimitReport) -> Iterator[str]:
     """Yield sentences on the meaning of the outcomes."""
     levels = {outcome.level for outcome in report.outcomes if outcome.level}
     if levels:
-        decimals = {
-            level: 0 if round(level, 2) == level else 1 if level > 0.001 else 2 for level in levels
-        }
-        confidences = sorted({format_share(1 - level, decimals[level]) for level in levels})
+        confidences = sorted(set(map(_format_confidence, levels)))
         yield (
             f"Intervals of {' and '.join(confidences)} confidence: at most {format_share(ALPHA)} of all "
             "limits that are called kept or missed are expected to be wrong."
@@ -149,6 +146,12 @@ def list_limit_notes(report: LimitReport) -> Iterator[str]:
         yield "Undecided: the interval contains the limit. More repeats or rounds make it narrower."
     if report.unmeasured:
         yield f"Measurements that are not there: treehammer status {report.campaign.id}"
+
+
+def _format_confidence(level: float) -> str:
+    """Format the confidence of intervals at an error rate, with the decimals that this needs."""
+    decimals = 0 if round(level, 2) == level else 1 if level > 0.001 else 2
+    return format_share(1 - level, decimals)
 
 
 def format_markdown(report: LimitReport) -> str:

@@ -72,12 +72,7 @@ def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Build
     a, b = list(a), list(b)
     excluded = {"root": _RELEASE_FACTS, "architecture": _ARCHITECTURE_FACTS}.get(axis, ())
     builtin = _collect_features(a) & _collect_features(b)
-    differing = {
-        f"{fact.removeprefix('root_')} within side {side}": _join_values(values)
-        for side, samples in (("A", a), ("B", b))
-        for fact in (_RELEASE_FACTS if axis == "root" else ())
-        if len(values := _fact_values(samples, fact)) > 1
-    }
+    differing = _find_mixed_releases(a, b, axis)
     bundled, repackaged, unknown = [], [], []
     for fact in (*_RELEASE_FACTS, *BUILD_FACTS):
         values_a, values_b = _fact_values(a, fact), _fact_values(b, fact)
@@ -116,6 +111,16 @@ def _join_first(values: Collection[str]) -> str:
     names = sorted(values, key=natural_sort_key)
     more = len(names) - MAX_NODE_VALUES
     return " and ".join([*names[:MAX_NODE_VALUES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _find_mixed_releases(a: Sequence[Sample], b: Sequence[Sample], axis: str) -> dict[str, str]:
+    """On the axis ``root``, find the facts of a release that have several values within one side."""
+    return {
+        f"{fact.removeprefix('root_')} within side {side}": _join_values(values)
+        for side, samples in (("A", a), ("B", b))
+        for fact in (_RELEASE_FACTS if axis == "root" else ())
+        if len(values := _fact_values(samples, fact)) > 1
+    }
 
 
 def _fact_values(samples: Sequence[Sample], fact: str) -> frozenset[str]:
@@ -312,18 +317,13 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     # Where nothing else distinguishes series, the command does.
     varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
     by_release = {release_key(sample, axis): sample for sample in samples}
-    with_dataset = len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS)
-    labels = {}
-    for key, sample in by_release.items():
-        present = dict(sample.variant.values)
-        axes = tuple(name for name in varying if name in present)
-        text = sample.variant.label(axes) if axes else ""
-        words = [text] if len(tests) == 1 and text else [sample.test_name, text]
-        if axis != "storage_site" and sample.is_remote:
-            words.append(f"storage={sample.storage_site}")
-        words += [f"dataset={sample.dataset}"] * with_dataset
-        words += [f"loop={CLING}"] * (len(compilers) > 1 and sample.is_interpreted)
-        labels[key] = " ".join(filter(None, words))
+    options = {
+        "one_test": len(tests) == 1,
+        "with_storage": axis != "storage_site",
+        "with_dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
+        "with_loop": len(compilers) > 1,
+    }
+    labels = {key: _label_sample(sample, varying, **options) for key, sample in by_release.items()}
     doubled = Counter(labels.values())
     return {
         key: f"{text} ({by_release[key].test_hash[:8]} {by_release[key].door_protocol})"
@@ -331,6 +331,26 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         else text
         for key, text in labels.items()
     }
+
+
+def _label_sample(
+    sample: Sample,
+    axes: Sequence[str],
+    *,
+    one_test: bool,
+    with_storage: bool,
+    with_dataset: bool,
+    with_loop: bool,
+) -> str:
+    """Name a sample by its values of ``axes``, and by what else distinguishes it."""
+    present = dict(sample.variant.values)
+    present_axes = tuple(name for name in axes if name in present)
+    text = sample.variant.label(present_axes) if present_axes else ""
+    words = [text] if one_test and text else [sample.test_name, text]
+    words += [f"storage={sample.storage_site}"] * (with_storage and sample.is_remote)
+    words += [f"dataset={sample.dataset}"] * with_dataset
+    words += [f"loop={CLING}"] * (with_loop and sample.is_interpreted)
+    return " ".join(filter(None, words))
 
 
 #: Columns that together single out the executions of one side of a series.

@@ -86,12 +86,13 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 
 
 def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
-    by_refusal: dict[Verdict | None, list[SeriesEffect]] = defaultdict(list)
-    for effect in group:
-        by_refusal[effect.refused].append(effect)
-    refused, why = _find_refusal(group, by_refusal[None])
-    pooled_verdicts = (None, Verdict.BUILD_DIFFERS, Verdict.OTHER_CONTENT)
-    chosen = next((by_refusal[v] for v in pooled_verdicts if by_refusal[v]), [])
+    entering = _select_refused(group, None)
+    refused, why = _find_refusal(group, entering)
+    chosen = (
+        entering
+        or _select_refused(group, Verdict.BUILD_DIFFERS)
+        or _select_refused(group, Verdict.OTHER_CONTENT)
+    )
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {
@@ -100,13 +101,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         if (estimate := estimate_effect(of_site)) is not None
     }
     jobs = [sum(effect.jobs for effect in of_site) for of_site in sites.values()]
-    sites_of: dict[str, list[str]] = defaultdict(list)
-    for site, effects in sites.items():
-        for host in _collect_hosts(effects):
-            sites_of[host].append(site)
-    shared_hosts = {
-        host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1
-    }
+    shared_hosts = _find_shared_hosts(sites)
     return PooledEffect(
         series=group[0].series,
         headline=group[0].headline,
@@ -122,6 +117,21 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         of_a=common_values(chain.from_iterable(effect.series.a for effect in group)),
         of_b=common_values(chain.from_iterable(effect.series.b for effect in group)),
     )
+
+
+def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> list[SeriesEffect]:
+    return [effect for effect in group if effect.refused is verdict]
+
+
+def _find_shared_hosts(
+    sites: Mapping[str, Sequence[SeriesEffect]],
+) -> dict[str, tuple[str, ...]]:
+    """Find the hosts that measured for several sites, with these sites."""
+    sites_of: dict[str, list[str]] = defaultdict(list)
+    for site, effects in sites.items():
+        for host in _collect_hosts(effects):
+            sites_of[host].append(site)
+    return {host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1}
 
 
 def _collect_hosts(effects: Iterable[SeriesEffect]) -> set[str]:

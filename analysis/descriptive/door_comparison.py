@@ -166,13 +166,7 @@ def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay
 
     Each work counts once for a door and day, however many measurements it has.
     """
-    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
-    for group in groups:
-        moments = group.metrics[metric]
-        if moments.mean and moments.mean > 0:
-            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
-            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
-            works[group_workload_key(group)].append(cell)
+    works = _collect_works(groups, metric)
     by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
     for cells in works.values():
         reference = fmean(cell.log_ratio for cell in cells)
@@ -186,6 +180,20 @@ def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay
         )
         for _, cells in sorted(by_day.items())
     ]
+
+
+def _collect_works(
+    groups: Iterable[FigureGroup], metric: str
+) -> dict[tuple[str, ...], list[DoorDay]]:
+    """Collect the doors and days of each work."""
+    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
+    for group in groups:
+        moments = group.metrics[metric]
+        if moments.mean and moments.mean > 0:
+            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
+            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
+            works[group_workload_key(group)].append(cell)
+    return works
 
 
 def _fit_doors(cells: Collection[Sequence[DoorMean]]) -> dict[str, float]:

@@ -156,8 +156,11 @@ def _find_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
     part = max(_WAITING_CAUSES, key=breakdown.waited)
     if part is TimePart.START and breakdown.waited(part) < breakdown.seconds[part] / 2:
         return Cause.START  # mostly work, not waiting
-    if part is not TimePart.READS:
-        return _WAITING_CAUSES[part]
+    return _find_read_cause(breakdown, rows) if part is TimePart.READS else _WAITING_CAUSES[part]
+
+
+def _find_read_cause(breakdown: TimeBreakdown, rows: Sequence[Row]) -> Cause:
+    """Find the cause of waiting for reads."""
     cached = _median(rows, "client_cached_fraction")
     local = {row["address_family"] for row in rows} <= {"local", None, ""}
     if local and cached is not None and cached < 1 - COLD_SHARE:

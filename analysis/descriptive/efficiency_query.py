@@ -105,16 +105,19 @@ class EfficiencyQuery:
             rows = store.measurements(self.build_selection(store), ("job_id",))
             if next(iter(rows), None) is None:
                 return self._build_unknown_job_error(store)
+        return NothingToDoError(
+            "no timed measurement to explain: none succeeded, or all were paired",
+            where=self._describe_scope(),
+            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
+        )
+
+    def _describe_scope(self) -> str:
         scope = [f"job {self.job}"] if self.job else [f"site {self.site}"] if self.site else []
         if not self.campaign and self.site:
             scope.append(f"last {pluralize(self.days, 'day')}")
         elif not self.job:
             scope.append(f"campaign {self.campaign or 'last'}")
-        return NothingToDoError(
-            "no timed measurement to explain: none succeeded, or all were paired",
-            where=", ".join(scope),
-            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
-        )
+        return ", ".join(scope)
 
     def _build_unknown_job_error(self, store: Store) -> TreehammerError:
         problem = f"no measurement is of a job {self.job!r}"

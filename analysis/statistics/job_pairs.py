@@ -141,14 +141,7 @@ def pair_jobs(
     for key, halves in sorted(rounds.items()):
         usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
-            # A launch is recorded on one half, which may be either side here.
-            signed = [
-                sign * sample.launch_ratios[metric]
-                for side, sign in ((usable_a, -1), (usable_b, 1))
-                for sample in side
-                if metric in sample.launch_ratios
-            ]
-            ratio = signed[0] if signed else None
+            ratio = _find_launch_ratio(usable_a, usable_b, metric)
             complete.append(_Round(usable_a, usable_b, ratio))
         elif key in elsewhere:
             one_sided.append((usable_a, usable_b))
@@ -251,14 +244,7 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
         rounds=len(counted_rounds),
         a=_average(a, metric),
         b=_average(b, metric),
-        # Of sequential executions, each side's median of a round.
-        d=fmean(ratios)
-        if ratios
-        else median(
-            math.log(median(sample.metrics[metric] for sample in round_.b))
-            - math.log(median(sample.metrics[metric] for sample in round_.a))
-            for round_ in rounds
-        ),
+        d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
         cpu_s=None if cpu_a is None or cpu_b is None else min(cpu_a, cpu_b),
         launches=ratios,
         hour=_find_hour((*a, *b)),
@@ -271,6 +257,24 @@ def _average(samples: Iterable[Sample], metric: str) -> float:
 
 def _find_hour(samples: Iterable[Sample]) -> int:
     return min(sample.started_us for sample in samples) // 3_600_000_000
+
+
+def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
+    """Find the median over rounds of ln(B/A) of sequential executions, each side's median of a round."""
+    return median(
+        math.log(median(sample.metrics[metric] for sample in round_.b))
+        - math.log(median(sample.metrics[metric] for sample in round_.a))
+        for round_ in rounds
+    )
+
+
+def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) -> float | None:
+    """Find ln(B/A) of a launch; it is recorded on one half, which may be either side here."""
+    for side, sign in ((a, -1), (b, 1)):
+        for sample in side:
+            if metric in sample.launch_ratios:
+                return sign * sample.launch_ratios[metric]
+    return None
 
 
 def _first_host(samples: Sequence[Sample]) -> str:
@@ -296,16 +300,17 @@ def check_controls(
     for metric in HEADLINE_METRICS:
         usable = _select_usable(controls, metric, Counter())
         usable = [control for control in usable if metric in control.launch_ratios]
-        if not usable:
-            continue
-        ratios = [control.launch_ratios[metric] for control in usable]
-        spread, estimate = stdev(ratios) if len(ratios) > 1 else None, estimate_mean(ratios)
-        low, high = estimate.interval() if estimate else (None, None)
-        sharing = sum(control.shares_text for control in usable)
-        checks.append(
-            ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
-        )
+        if usable:
+            checks.append(_summarize_controls(metric, base, usable))
     return tuple(checks)
+
+
+def _summarize_controls(metric: str, base: str, controls: Sequence[Sample]) -> ControlCheck:
+    ratios = [control.launch_ratios[metric] for control in controls]
+    spread, estimate = stdev(ratios) if len(ratios) > 1 else None, estimate_mean(ratios)
+    low, high = estimate.interval() if estimate else (None, None)
+    sharing = sum(control.shares_text for control in controls)
+    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
 
 
 Row = Mapping[str, Any]
@@ -449,17 +454,20 @@ def find_distinguishing_names(
     """Find the names that distinguish groups: varying axes, and these columns."""
     timed = [row for row in rows if row["kind"] == TIMED]
     varying = find_varying_axes(parse_variant(row["variant"]) for row in timed)
-    # These say no more than another column.
-    implied = set()
-    if all(row.get("storage_site") == row.get("site") for row in timed):
-        implied.add("storage_site")
-    contents = {(row.get("dataset"), row.get("dataset_hash")) for row in timed}
-    if len({name for name, _ in contents}) == len(contents):
-        implied.add("dataset_hash")
+    implied = set(_find_implied_columns(timed))
     columns = [
         name for name in beside if name not in implied and len({row[name] for row in timed}) > 1
     ]
     return (*columns, *varying)
+
+
+def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
+    """Find columns that say no more than another one."""
+    if all(row.get("storage_site") == row.get("site") for row in rows):
+        yield "storage_site"
+    contents = {(row.get("dataset"), row.get("dataset_hash")) for row in rows}
+    if len({name for name, _ in contents}) == len(contents):
+        yield "dataset_hash"
 
 
 def _mean_of_logs(values: Sequence[float]) -> float:

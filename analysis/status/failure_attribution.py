@@ -174,10 +174,7 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     """
     label, kind, message = failure
     if label in _BATCH_CLASSES:
-        text = _RETURNED.sub("", message)
-        if hold := _HOLD.search(text):
-            return FailureCause(hold["cause"], hold["remedy"].strip())
-        return find_cause_by_words(text) or _BATCH
+        return _find_batch_cause(_RETURNED.sub("", message))
     is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
     if is_of_node and (lack := parse_lack(message)):
         name, remedy = lack
@@ -186,6 +183,12 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
         cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
     return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
+
+
+def _find_batch_cause(message: str) -> FailureCause:
+    if hold := _HOLD.search(message):
+        return FailureCause(hold["cause"], hold["remedy"].strip())
+    return find_cause_by_words(message) or _BATCH
 
 
 #: Probability of naming a factor by chance, over all factors that are tried together.
@@ -396,9 +399,7 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
     for cell in question.cells:
         failures = cell.failures
         if cell.test in tests and not question.is_here(cell):
-            by_sign = {sign: count_causes({sign: 1}).keys() for sign in failures}
-            others = {s: n for s, n in failures.items() if by_sign[s].isdisjoint(causes)}
-            failures = {sign: n for sign, n in failures.items() if sign not in others}
+            failures, others = _split_failures(failures, causes)
             unshared[cell.site].update(count_causes(others))
         if cell.good or failures:
             cells.append(replace(cell, failures=failures))
@@ -410,6 +411,16 @@ def compare_causes(question: FailureQuestion) -> FailureQuestion:
         and by_cause.total() > _MIN_RELATIVE_SHARE * compared[site].total
     }
     return replace(question, cells=cells, causes=causes, other_causes=other_causes)
+
+
+def _split_failures(
+    failures: Mapping[FailureSign, int], causes: Collection[str]
+) -> tuple[dict[FailureSign, int], dict[FailureSign, int]]:
+    """Split failures into those by some causes, and the others."""
+    sides: tuple[dict[FailureSign, int], dict[FailureSign, int]] = ({}, {})
+    for sign, count in failures.items():
+        sides[count_causes({sign: 1}).keys().isdisjoint(causes)][sign] = count
+    return sides
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -484,10 +495,7 @@ def blame_commit(
     if len(failing) == len(commits):
         return attribution
     first = min(failing, key=lambda commit: commit.submitted_us)
-    by_site: defaultdict[str, Tally] = defaultdict(Tally)
-    for commit in failing:
-        for site in commit.by_site.keys() - question.other_causes.keys():
-            by_site[site] += commit.by_site[site]
+    by_site = _tally_commits(failing, question.other_causes)
     if attribution.culprit in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
         return _blame_test(attribution, first, by_site, sum(earlier, Tally()), question)
@@ -495,6 +503,17 @@ def blame_commit(
     if attribution.culprit is Culprit.SITE and not elsewhere.total:
         return replace(attribution, culprit=Culprit.UNKNOWN, commit=first.commit)
     return attribution
+
+
+def _tally_commits(
+    commits: Iterable[CommitCounts], other_causes: Mapping[str, str]
+) -> defaultdict[str, Tally]:
+    """Sum up the measurements of commits by site, without sites that fail by other causes."""
+    by_site: defaultdict[str, Tally] = defaultdict(Tally)
+    for commit in commits:
+        for site in commit.by_site.keys() - other_causes.keys():
+            by_site[site] += commit.by_site[site]
+    return by_site
 
 
 def _blame_test(

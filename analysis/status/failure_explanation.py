@@ -7,7 +7,7 @@ evaluation in their evidence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +36,7 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
+    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -145,9 +146,7 @@ def _explain_failures(
         return _explain_by_downtime(*outage, runs)
     jobs = len({(run.campaign_id, run.job_id) for run in runs})
     cells = counts.list_cells(by, site, period)
-    # A storage is distinguishable from its site if other sites read it.
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    is_storage = by == STORAGE_SITE and readers != {site}
+    is_storage = by == STORAGE_SITE and _is_read_elsewhere(site, cells)
     failures_per_job = sum(run.count for run in runs) / jobs
     question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
@@ -165,6 +164,11 @@ def _explain_failures(
     sentence = "; ".join(filter(None, (sentence + since, host)))
     action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
+
+
+def _is_read_elsewhere(storage: str, cells: Iterable[OutcomeCell]) -> bool:
+    """Return whether other sites read a storage, which distinguishes it from its site."""
+    return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
 
 
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:
@@ -225,12 +229,7 @@ def _describe_attribution(
 ) -> str:
     """Write the sentence: counts and origin."""
     verbs = _choose_verbs(attribution, question)
-    other_causes = ""
-    if causes := Counter(question.other_causes.values()):
-        names = [name for name, _ in causes.most_common()]
-        past = (_BAD if IMPLAUSIBLE_VALUES.name in causes else _FAILED).past
-        sites = pluralize(causes.total(), "other site")
-        other_causes = f"{sites} {past} by other causes ({', '.join(names)})"
+    other_causes = _describe_other_causes(Counter(question.other_causes.values()))
     elsewhere = f"{attribution.outside} elsewhere" if attribution.outside.total else ""
     outside = ", ".join(filter(None, (elsewhere, other_causes))) or "no other site ran this"
     counts = f"{attribution.inside} {verbs.past} here, {outside}"
@@ -304,6 +303,16 @@ def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) ->
         sign.failure == Outcome.IMPLAUSIBLE for cell in relevant for sign in cell.failures
     )
     return _BAD if has_implausible else _FAILED
+
+
+def _describe_other_causes(causes: Counter[str]) -> str:
+    """Describe the sites that fail by other causes, the most frequent cause first; '' without any."""
+    if not causes:
+        return ""
+    names = [name for name, _ in causes.most_common()]
+    verbs = _BAD if IMPLAUSIBLE_VALUES.name in causes else _FAILED
+    sites = pluralize(causes.total(), "other site")
+    return f"{sites} {verbs.past} by other causes ({', '.join(names)})"
 
 
 def _find_begin(
