@@ -81,10 +81,7 @@ def build_variant_rows(
     for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
         for group in group_variants(definition, *shared):
             number = len(orders) + 1
-            letters = {
-                variant: _VARIANT_LETTERS[n] if n < len(_VARIANT_LETTERS) else f"<{n + 1}>"
-                for n, variant in enumerate(group.variants)
-            }
+            letters = {variant: _format_letter(n) for n, variant in enumerate(group.variants)}
             defaults = {"door": shared[0]} if "door" in definition.axes else {}
             rows += [
                 {
@@ -102,6 +99,11 @@ def build_variant_rows(
                 texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
             orders.append({"job": number, "executions": len(order), "orders": list(texts.values())})
     return rows, orders
+
+
+def _format_letter(number: int) -> str:
+    """Format the letter of a variant, by its number in a job from 0; ``<53>`` when letters run out."""
+    return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
 
 
 def list_facts(
@@ -141,11 +143,10 @@ def list_facts(
 def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[str]:
     """Describe the facts of a test in lines."""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
-    commit = f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"
     of_each = "site" if definition.bundles_doors else "site and door"
     lines = {
         "test": f"{facts['name']}  {facts['description']}".rstrip(),
-        "from": f"{facts['repository']} {facts['path']} ({commit if facts['commit'] else 'not in Git'})",
+        "from": f"{facts['repository']} {facts['path']} ({_describe_commit(facts)})",
         "payload": f"{facts['payload']} ({facts['kind']})",
         "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
         "hash": facts["test_hash"][:16],
@@ -169,3 +170,9 @@ def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[st
         metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
         pairs.append(("expect", limit.describe(metric.unit)))
     return [f"{name:8} {text}" for name, text in pairs]
+
+
+def _describe_commit(facts: Mapping[str, Any]) -> str:
+    if not facts["commit"]:
+        return "not in Git"
+    return f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"

@@ -182,11 +182,7 @@ def _pin_value(
         at_commit = pin_test(str(pinned.folder), settings, {}, shared)
     else:
         at_commit = pin_at_commit(pinned, spec, text, settings, shared)
-    common, own = pinned.definition, at_commit.definition
-    keys = {key: getattr(own.test, key) for key in ("payload", "files", "load", "imports")}
-    tables = ("settings", "environment", "metrics", "build")
-    replaced = {table: getattr(own, table) for table in tables}
-    merged = common.replace(test=common.test.replace(**keys), **replaced)
+    merged = _merge_definitions(pinned.definition, at_commit.definition)
     for value in merged.axis_values("branches"):
         if value.startswith("@") and value[1:] not in merged.test.files:
             raise DefinitionError(
@@ -195,6 +191,14 @@ def _pin_value(
                 hint="Give branches that both commits have, -P branches=...",
             )
     return replace(at_commit, definition=merged)
+
+
+def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
+    """Combine the definition shared by all commits with that of one commit."""
+    keys = {key: getattr(at_commit.test, key) for key in ("payload", "files", "load", "imports")}
+    tables = ("settings", "environment", "metrics", "build")
+    replaced = {table: getattr(at_commit, table) for table in tables}
+    return common.replace(test=common.test.replace(**keys), **replaced)
 
 
 def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> TestDefinition:

@@ -43,6 +43,7 @@ from treehammer.hctests.definition.model import (
     DOOR_AXIS,
     FORMAT_AXIS,
     Scalar,
+    Variant,
 )
 from treehammer.hctests.definition.toml_models import TEST_TABLE_KEYS, TestDefinition
 from treehammer.text_formatting import JobRamp
@@ -194,7 +195,13 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
     variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
     if size and not variants:
         yield DocumentProblem(("exclude",), "excludes all variants")
-    # Executables and load tests need no pass to count.
+    yield from _check_passes(definition, variants)
+
+
+def _check_passes(
+    definition: TestDefinition, variants: Sequence[Variant]
+) -> Iterator[DocumentProblem]:
+    """Check that warm variants have a pass to count; executables and load tests need none."""
     is_exempt = definition.payload_kind == "executable" or definition.load
     # Without a dataset there is nothing that the first pass would warm up.
     if is_exempt or not definition.dataset or definition.test.passes >= 2:

@@ -96,13 +96,7 @@ def load_definition(
     """
     path = folder / TEST_FILE_NAME
     name = name or str(path)
-    try:
-        text = read_document_text(path, DefinitionError, name=name)
-    except DefinitionError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        hint = "A test is a folder that contains test.toml."
-        raise DefinitionError("no test here", where=name, hint=hint) from error
+    text = _read_test_file(path, name)
     raw = parse_document(text, name, DefinitionError)
     files = dict(_list_named_files(raw))
     fill_default_axes(raw)
@@ -133,6 +127,16 @@ def load_definition(
         load_definition(folder, name=name)  # mistakes of test.toml itself come first
         raise combine_problems(problems, _locate_option, definition.test.name, DefinitionError)
     raise combine_problems(problems, make_key_locator(text, name), name, DefinitionError)
+
+
+def _read_test_file(path: Path, name: str) -> str:
+    try:
+        return read_document_text(path, DefinitionError, name=name)
+    except DefinitionError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        hint = "A test is a folder that contains test.toml."
+        raise DefinitionError("no test here", where=name, hint=hint) from error
 
 
 def _locate_option(keys: KeyPath) -> tuple[int, str]:
@@ -176,6 +180,11 @@ def _list_named_files(raw: Mapping[str, Any]) -> Iterator[tuple[str, KeyPath]]:
     for text, path in _list_texts(raw, "test", "load"):
         if not PurePosixPath(text).is_absolute() and text not in built:
             yield normalize_file_name(text), path
+    yield from _list_branch_files(raw)
+
+
+def _list_branch_files(raw: Mapping[str, Any]) -> Iterator[tuple[str, KeyPath]]:
+    """Yield the files that list branches, ``@FILE``, with the keys that name them."""
     branches = [*_list_texts(raw, "matrix", "branches")]
     for number in range(len(_get_items(raw, "include"))):
         branches += _list_texts(raw, "include", number, "branches")

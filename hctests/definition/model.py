@@ -207,7 +207,8 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
         without: axes of the variant, ``site``, ``storage_site``, ``door``, ``dataset`` or
             ``commit``; empty for the series.
     """
-    row = {name: measurement.get(name) for name in SERIES_COLUMNS}
+    names = {*SERIES_COLUMNS} - ({"site", "storage_site", "door"} & {*without})
+    row = {name: measurement.get(name) for name in names}
     if COMMIT_AXIS in without:
         row["test_hash"] = [measurement.get(name) or "" for name in ("test_path", "setup")]
     if FORMAT_AXIS in without:
@@ -216,10 +217,8 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
     if "dataset" in without or row["dataset_hash"] is None:
         row["dataset_hash"] = ""
     row["axes"] = parse_axes(str(row.pop("variant")), without=without)
-    if row["storage_site"] in (None, "", row["site"]):
-        del row["storage_site"]
-    for name in {"site", "storage_site", "door"} & {*without}:
-        row.pop(name, None)
+    if measurement.get("storage_site") in (None, "", measurement.get("site")):
+        row.pop("storage_site", None)
     return hash_document(row)
 
 

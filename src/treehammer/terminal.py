@@ -130,10 +130,7 @@ def prints_rows(
             names = split_list(column_names)
             if columns and not keys:
                 _require_columns(names, [column.key for column in columns])
-            if as_json and as_csv:
-                raise click.UsageError("--json and --csv are mutually exclusive.")
-            form = JSON if as_json else CSV if as_csv else TABLE
-            click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
+            _store_choice(as_json, as_csv, names)
             result = function(*args, **kwargs)
             if isinstance(result, int):  # the exit code of a command that has printed its parts
                 return result
@@ -146,6 +143,14 @@ def prints_rows(
         return wrapper
 
     return decorate
+
+
+def _store_choice(as_json: bool, as_csv: bool, names: tuple[str, ...]) -> None:
+    """Store the output's form and columns in the context of the running command."""
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are mutually exclusive.")
+    form = JSON if as_json else CSV if as_csv else TABLE
+    click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
 
 
 def option_group(
@@ -204,16 +209,26 @@ def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> 
         table = [TextTable(rows, columns, output.title)] if columns else []
         print_early(*output.above, *table, *output.below)
     else:
-        if choice.names:
-            _print_selected(rows, columns, choice)
-        elif choice.form == JSON and output.document is not None:
-            click.echo(json.dumps(output.document, indent=1, default=str))
-        else:
-            print_rows(rows, columns, form=choice.form)
+        _print_values(rows, columns, choice, output.document)
         blocks = (*output.above, *output.below)
         print_notes(*(block for block in blocks if isinstance(block, Note)))
     print_notes(*output.notes)
     print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
+
+
+def _print_values(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[TableColumn],
+    choice: _OutputChoice,
+    document: Any,
+) -> None:
+    """Print the selected columns; without a selection the document in place of the rows, if any."""
+    if choice.names:
+        _print_selected(rows, columns, choice)
+    elif choice.form == JSON and document is not None:
+        click.echo(json.dumps(document, indent=1, default=str))
+    else:
+        print_rows(rows, columns, form=choice.form)
 
 
 def print_early(*blocks: Block) -> None:

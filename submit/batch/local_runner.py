@@ -108,20 +108,21 @@ class Worker:
             self.kill_at += TERMINATE_GRACE_S
             self.process.terminate()
 
+    def _find_end(self, code: int | None) -> tuple[JobState, str]:
+        """Find the state of the attempt by the worker's exit code, and the reason."""
+        if self.reason:
+            return JobState.CANCELLED if self.reason == CANCELLED else JobState.LOST, self.reason
+        ended_by_itself = (code is not None and code >= 0) or (
+            read_report(self.sandbox).get("ended_us") is not None
+        )
+        if ended_by_itself and code != RETRY_EXIT_CODE:
+            return JobState.DONE, ""
+        return JobState.LOST, f"the worker {_describe_exit_code(code)}"
+
     def describe_end(self) -> tuple[JobState, AttemptStatus]:
         """Return the state of the job and its attempt after the worker ended."""
         code = self.process.returncode if self.process else None
-        state, reason = JobState.LOST, self.reason
-        if reason == CANCELLED:
-            state = JobState.CANCELLED
-        elif not reason:
-            ended_by_itself = (code is not None and code >= 0) or (
-                read_report(self.sandbox).get("ended_us") is not None
-            )
-            if ended_by_itself and code != RETRY_EXIT_CODE:
-                state = JobState.DONE
-            else:
-                reason = f"the worker {_describe_exit_code(code)}"
+        state, reason = self._find_end(code)
         last = self.job.status.attempts[-1]
         attempt = replace(last, state=state, ended_us=_now_us(), exit_code=code, reason=reason)
         is_repeated = attempt.number - self.job.previous_attempts < MAX_LOCAL_ATTEMPTS

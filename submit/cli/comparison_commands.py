@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import ComparisonQuery
     from treehammer.analysis.comparison.comparison_result import ComparisonResult
     from treehammer.sql.core.campaign_plan import SequentialPlan
-    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.core.rows import CampaignRow, InstructionRow
     from treehammer.sql.write.store import Store
     from treehammer.submit.planning.plan import Plan
     from treehammer.submit.tools.instruction_counts import CountResult, Valgrind
@@ -259,7 +259,14 @@ def count(
             with open_store(settings, create=True) as store:
                 for rows in counts:
                     store.replace_instruction_count(rows)
-    pairs = instruction_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
+    return _describe_counts(result, chain.from_iterable(counts), a, b)
+
+
+def _describe_counts(
+    result: CountResult, rows: Iterable[InstructionRow], a: str, b: str
+) -> CommandOutput:
+    """Describe the changes of instructions between two releases, A and B."""
+    pairs = instruction_changes.pair_counts([*rows], "root", a, b)
     changes = [c for pair in pairs for c in (pair.total, *pair.libraries(), *pair.functions())]
     return CommandOutput(
         [instruction_changes.flatten_change(change) for change in changes],

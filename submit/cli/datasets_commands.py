@@ -36,7 +36,8 @@ from treehammer.text_formatting import format_size, parse_duration, pluralize
 
 if TYPE_CHECKING:
     from treehammer.datasets.manifest import Manifest
-    from treehammer.datasets.rucio.rucio_conversions import Rse
+    from treehammer.datasets.rucio.rucio_client import RucioClient
+    from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse
     from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
     from treehammer.datasets.rucio.rucio_replication import ReplicationStatus, RuleOptions
     from treehammer.submit.sites.replicas import ReplicaCheck
@@ -154,12 +155,7 @@ def place(
         if not no_wait:
             statuses = []
             for latest in rucio_replication.poll_replication(requested, catalogue.rucio, timeout):
-                before = {(status.rse, status.state, status.reason) for status in statuses}
-                for status in latest:
-                    if (status.rse, status.state, status.reason) not in before:
-                        reason = f": {status.reason}" if status.reason else ""
-                        line = f"{status.site} {status.rse}: {status.state}{reason}"
-                        click.echo(line, err=True)
+                _print_changes(statuses, latest)
                 statuses = latest
     states = {status.state for status in statuses}
     is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
@@ -172,6 +168,17 @@ def place(
         * (rucio_replication.COMPLETE in states),
         exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
     )
+
+
+def _print_changes(
+    earlier: Sequence[ReplicationStatus], latest: Sequence[ReplicationStatus]
+) -> None:
+    """Print a line for each rule whose state or reason changed."""
+    before = {(status.rse, status.state, status.reason) for status in earlier}
+    for status in latest:
+        if (status.rse, status.state, status.reason) not in before:
+            reason = f": {status.reason}" if status.reason else ""
+            click.echo(f"{status.site} {status.rse}: {status.state}{reason}", err=True)
 
 
 def _create_rules(
@@ -223,6 +230,21 @@ def _drop_excluded(
     Raises:
         NothingToDoError: nothing is left.
     """
+    reasons = _find_restrictions(rses, settings, include)
+    print_remarks(f"{name} is left out: {reason}." for name, reason in reasons.items())
+    usable = tuple(rse for rse in rses if rse.name not in reasons)
+    if reasons and not usable:
+        raise NothingToDoError(
+            "no storage of this request may be used",
+            hint=f"To place replicas nevertheless: {INCLUDE_OPTION} all",
+        )
+    return usable
+
+
+def _find_restrictions(
+    rses: Sequence[Rse], settings: Settings, include: Sequence[str]
+) -> dict[str, str]:
+    """Find the storage that may not be used, each with the reason."""
     from treehammer.analysis.status.site_uses import EVERY_SITE
     from treehammer.sql.core.subjects import STORAGE_SITE
     from treehammer.submit.planning.site_selection import load_uses
@@ -236,14 +258,7 @@ def _drop_excluded(
         reason = uses.describe_restrictions(site, (STORAGE_SITE,))
         if reason and not {EVERY_SITE, site} & {*include}:
             reasons[rse.name] = reason
-    print_remarks(f"{name} is left out: {reason}." for name, reason in reasons.items())
-    usable = tuple(rse for rse in rses if rse.name not in reasons)
-    if reasons and not usable:
-        raise NothingToDoError(
-            "no storage of this request may be used",
-            hint=f"To place replicas nevertheless: {INCLUDE_OPTION} all",
-        )
-    return usable
+    return reasons
 
 
 @datasets.command()
@@ -268,7 +283,6 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
 
     Example: treehammer datasets remove reference-750mb --sites EXAMPLE-T2
     """
-    from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
     from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
     from treehammer.submit.sites.replica_selection import select_rses
 
@@ -283,16 +297,23 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
         )
     rows = []
     for rule in rules:
-        reason = ""
-        try:
-            rucio.delete_rule(rule)
-        except RucioDeniedError as error:
-            ends = "never" if rule.expires_at is None else "by itself"
-            reason = f"{error.message}; it ends {ends}, or an administrator removes it"
+        reason = _delete_rule(rule, rucio)
         state = "kept" if reason else "withdrawn"
         rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": reason})
     is_kept = any(row["reason"] for row in rows)
     return CommandOutput(rows, exit_code=ExitCode.INFRASTRUCTURE if is_kept else ExitCode.DONE)
+
+
+def _delete_rule(rule: ReplicationRule, rucio: RucioClient) -> str:
+    """Delete a rule; return the reason if it is kept, '' otherwise."""
+    from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
+
+    try:
+        rucio.delete_rule(rule)
+    except RucioDeniedError as error:
+        ends = "never" if rule.expires_at is None else "by itself"
+        return f"{error.message}; it ends {ends}, or an administrator removes it"
+    return ""
 
 
 @datasets.command("verify")

@@ -19,6 +19,7 @@ from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
     from treehammer.datasets.doors import ProbeTarget
+    from treehammer.submit.batch.interface import ProbeResult
     from treehammer.submit.sites.site_model import Site
 
 
@@ -120,9 +121,7 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
         *probe_sites(selection, _make_target(dataset, settings), settings, progress_bar),
     ]
     if wait_s:
-        silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
-        reachable = [site for site in selection if f"pool {site.pool}" not in silent]
-        trials += probe_nodes(reachable, settings, wait_s, progress_bar)
+        trials += probe_nodes(_select_reachable(selection, trials), settings, wait_s, progress_bar)
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
     summary = [f"{failed} of {pluralize(len(trials), 'check')} failed"]
     if not all(site.is_local for site in selection):
@@ -131,6 +130,14 @@ def check(settings: Settings, names: str, dataset: str, wait: str) -> CommandOut
     code = ExitCode.REGRESSION if failed else ExitCode.DONE
     remarks = [*_list_restrictions(selection, settings)]
     return CommandOutput(trials, remarks=remarks, summary=summary, exit_code=code)
+
+
+def _select_reachable(selection: Sequence[Site], trials: Sequence[ProbeResult]) -> list[Site]:
+    """Select the sites whose pools did not fail."""
+    from treehammer.submit.batch.interface import PROBE_FAILED
+
+    silent = {trial.site for trial in trials if trial.result == PROBE_FAILED}
+    return [site for site in selection if f"pool {site.pool}" not in silent]
 
 
 def _list_restrictions(selection: Sequence[Site], settings: Settings) -> Iterator[str]:

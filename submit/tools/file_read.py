@@ -117,6 +117,13 @@ class MeasuredFiles:
     manifest: Manifest
     types: Mapping[str, str]
 
+    def _select_columns(self, patterns: str) -> list[str]:
+        names = self.manifest.branches
+        try:
+            return [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
+        except PayloadError as error:
+            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+
     def choose_columns(self, patterns: str) -> tuple[str, list[str]]:
         """Choose the columns that RDataFrame fills histograms of, and one number for each event.
 
@@ -127,9 +134,9 @@ class MeasuredFiles:
             ConfigError: a pattern matches no column, or one without numbers; no column has one number
                 for each event.
         """
-        types = {name: self.types.get(name, "") for name in self.manifest.branches}
-        numbers = [name for name, type_ in types.items() if _NUMBERS.fullmatch(type_)]
-        scalars = (name for name in numbers if not _COLLECTION.search(types[name]))
+        names = self.manifest.branches
+        numbers = [name for name in names if _NUMBERS.fullmatch(self.types.get(name, ""))]
+        scalars = (name for name in numbers if not _COLLECTION.search(self.types[name]))
         scalar = next(scalars, "")
         if not scalar:
             raise ConfigError(
@@ -139,11 +146,7 @@ class MeasuredFiles:
             )
         if not patterns:
             return scalar, numbers[:MAX_COLUMNS]
-        names = self.manifest.branches
-        try:
-            selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
-        except PayloadError as error:
-            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+        selected = self._select_columns(patterns)
         if unusable := [name for name in selected if name not in numbers]:
             raise ConfigError(
                 f"with several threads, columns must hold numbers: not {format_some(unusable)}",

@@ -172,23 +172,29 @@ def _check_group(extra: str, requirements: Mapping[str, str]) -> Diagnosis:
         for name, version in versions.items()
         if version and [*_list_numbers(version), 0, 0, 0] < _list_numbers(requirements[name])
     ]
-    missing = [name for name, version in versions.items() if version is None]
-    if old:
-        state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
-    elif not missing:
-        finding = ", ".join(f"{name} {version}" for name, version in versions.items())
-        state, finding = DiagnosisState.OK, finding or "nothing further"
-    elif extra and len(missing) > len(versions) / 2:
-        # Extras share packages: another one may have brought a few.
-        state, finding = DiagnosisState.NOT_CONFIGURED, "not installed"
-    else:
-        state = DiagnosisState.WARNING if extra else DiagnosisState.FAILED
-        finding = f"missing: {', '.join(missing)}"
+    state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
+    if not old:
+        state, finding = _judge_presence(versions, is_optional=bool(extra))
     part, package = "packages", PACKAGE
     if extra:
         part, package = f"packages [{extra}]", f"'{PACKAGE}[{extra}]'"
     remedy = "" if state is DiagnosisState.OK else f"Run: pip install {package}"
     return Diagnosis(part, state, finding, remedy)
+
+
+def _judge_presence(
+    versions: Mapping[str, str | None], *, is_optional: bool
+) -> tuple[DiagnosisState, str]:
+    """Judge by the installed versions whether a group of packages is complete."""
+    missing = [name for name, version in versions.items() if version is None]
+    if not missing:
+        finding = ", ".join(f"{name} {version}" for name, version in versions.items())
+        return DiagnosisState.OK, finding or "nothing further"
+    # Extras share packages: another one may have brought a few.
+    if is_optional and len(missing) > len(versions) / 2:
+        return DiagnosisState.NOT_CONFIGURED, "not installed"
+    state = DiagnosisState.WARNING if is_optional else DiagnosisState.FAILED
+    return state, f"missing: {', '.join(missing)}"
 
 
 def _list_numbers(version: str) -> list[int]:

@@ -88,13 +88,7 @@ def count_plan(
 
     As many run at once as local jobs may: neighbors change times, not counts.
     """
-    executions: dict[str, tuple[str, JobSpec, ExecutionSpec]] = {}
-    for planned, _ in plan.jobs.iterate_kinds():
-        for spec in planned.spec.executions:
-            if spec.kind == TIMED:
-                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
-                executions.setdefault(key, (key, planned.spec, spec))
-    runs = [execution for execution in executions.values() for _ in range(repeats)]
+    runs = [execution for execution in _list_variants(plan) for _ in range(repeats)]
     reads: dict[str, list[CountedRead]] = {}
     problems: dict[str, str] = {}
     with (
@@ -118,6 +112,17 @@ def count_plan(
             step(ended)
     counts = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
     return CountResult(tuple(counts), tuple(problems.values()))
+
+
+def _list_variants(plan: Plan) -> Iterable[tuple[str, JobSpec, ExecutionSpec]]:
+    """List each variant and commit with its first execution and the job of that."""
+    executions: dict[str, tuple[str, JobSpec, ExecutionSpec]] = {}
+    for job, _ in plan.jobs.iterate_kinds():
+        for spec in job.spec.executions:
+            if spec.kind == TIMED:
+                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
+                executions.setdefault(key, (key, job.spec, spec))
+    return executions.values()
 
 
 def _try_count(
@@ -322,10 +327,10 @@ def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str]
             if key == "ob":
                 library = shorten_library(name)
             elif key == "fn":
-                function = UNNAMED if name.startswith("0x") else name
+                function = _shorten_function(name)
         elif line.startswith("totals:"):
             stated_total = int(line.split()[1])
-    if stated_total is None or stated_total != costs.total():
+    if stated_total != costs.total():
         raise CountingError(
             f"callgrind states {stated_total} instructions, its functions sum to {costs.total()}",
             where=where,
@@ -343,6 +348,11 @@ def _resolve_name(names: dict[str, str], text: str) -> str:
     if name is not None:
         names[number] = name
     return names.get(number, "?")
+
+
+def _shorten_function(name: str) -> str:
+    """Shorten the address of a function without a symbol; others keep their names."""
+    return UNNAMED if name.startswith("0x") else name
 
 
 def shorten_library(path: str) -> str:

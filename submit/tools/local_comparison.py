@@ -266,15 +266,25 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
         return ""
     needed = {_find_slot(check.identity, check.variant) for check in planned}
     newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
-    proven: dict[str, set[tuple[str, ...]]] = {id_: set() for id_ in newest}
-    selection = Selection.parse(newest, [f"kind={CHECKSUM}"])
-    for row in store.measurements(selection, _CHECKSUM_COLUMNS) if newest else ():
-        if row["value_checksum"] and not row["failure_class"]:
-            slot = _find_slot(row, json.loads(str(row["variant"])))
-            proven[str(row["campaign_id"])].add(slot)
+    proven = _find_proven_slots(store, newest)
     return next((id_ for id_ in newest if needed <= proven[id_]), "")
 
 
 def _find_slot(values: Mapping[str, Any], variant: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the place of a checksum and the ROOT that was requested for it."""
     return (*(str(values[name]) for name in _PLACE_COLUMNS), str(variant["root"]))
+
+
+def _find_proven_slots(
+    store: Store, campaign_ids: Sequence[str]
+) -> Mapping[str, set[tuple[str, ...]]]:
+    """Find the place and the requested ROOT of each good checksum, by campaign."""
+    proven: dict[str, set[tuple[str, ...]]] = {campaign_id: set() for campaign_id in campaign_ids}
+    if not proven:
+        return proven
+    selection = Selection.parse(campaign_ids, [f"kind={CHECKSUM}"])
+    for row in store.measurements(selection, _CHECKSUM_COLUMNS):
+        if row["value_checksum"] and not row["failure_class"]:
+            slot = _find_slot(row, json.loads(str(row["variant"])))
+            proven[str(row["campaign_id"])].add(slot)
+    return proven

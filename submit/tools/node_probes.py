@@ -10,11 +10,11 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
@@ -164,24 +164,7 @@ def _describe_job(tracker: CampaignTracker, job: JobRow, wait_s: float) -> Itera
     """Describe the node on which a job ran, each lack apart, or why it did not run."""
     reports = map(read_report, tracker.sandboxes(job).values())
     if report := next((report for report in reports if "node" in report), None):
-        node = report["node"]
-        facts = (
-            f"{words}{_PATH.sub('', node['has'][name])}"
-            for name, words in _SHOWN_FACTS.items()
-            if name in node["has"]
-        )
-        yield ProbeResult(job.site, NODE, PROBE_OK, f"{report['host']}: {', '.join(facts)}")
-        for name, finding in node["lacks"].items():
-            need = NODE_NEEDS[name]
-            result = PROBE_FAILED if need.is_required else PROBE_OK
-            remedy = _begin_sentence(need.remedy.format(site=job.site))
-            yield ProbeResult(
-                job.site,
-                f"{NODE} {name}",
-                result,
-                f"lacks {need.title} ({finding})",
-                remedy,
-            )
+        yield from _describe_node(job.site, report)
         return
     if not JobState(job.state).is_final:
         finding = f"the probe job is {job.state} after {wait_s:.0f} s"
@@ -192,6 +175,23 @@ def _describe_job(tracker: CampaignTracker, job: JobRow, wait_s: float) -> Itera
     _, remedy = parse_lack(message) or ("", "")
     finding = message.replace(f": {remedy}.", "") if remedy else message
     yield ProbeResult(job.site, NODE, PROBE_FAILED, finding, _begin_sentence(remedy))
+
+
+def _describe_node(site: str, report: Mapping[str, Any]) -> Iterator[ProbeResult]:
+    """Describe a node by the report of a job that ran on it."""
+    node = report["node"]
+    facts = (
+        f"{words}{_PATH.sub('', node['has'][name])}"
+        for name, words in _SHOWN_FACTS.items()
+        if name in node["has"]
+    )
+    yield ProbeResult(site, NODE, PROBE_OK, f"{report['host']}: {', '.join(facts)}")
+    for name, finding in node["lacks"].items():
+        need = NODE_NEEDS[name]
+        result = PROBE_FAILED if need.is_required else PROBE_OK
+        remedy = _begin_sentence(need.remedy.format(site=site))
+        text = f"lacks {need.title} ({finding})"
+        yield ProbeResult(site, f"{NODE} {name}", result, text, remedy)
 
 
 def _begin_sentence(remedy: str) -> str:

@@ -6,7 +6,7 @@ The trial comes before anything is measured: do both sides compile, and do they 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -160,18 +160,10 @@ def try_sides(plan: Plan) -> SideTrials:
     commits = plan.pinned_test.commits
     if not all(map(can_try_payload, commits.values())):
         return SideTrials({})
-    # One for each commit, ROOT and format.
-    executions: dict[tuple[object, ...], ExecutionSpec] = {}
-    for job in plan.jobs:
-        for spec in job.spec.executions:
-            folder_name = spec.payload.folder if spec.payload else ""
-            key = (folder_name, spec.software.request, spec.variant.get("format"))
-            if spec.kind == TIMED:
-                executions.setdefault(key, spec)
     definition = plan.pinned_test.definition
     specs = [
         make_trial_spec(number, spec.variant, spec.software, definition, spec.payload)
-        for number, spec in enumerate(executions.values(), start=1)
+        for number, spec in enumerate(_select_executions(plan), start=1)
     ]
     sides = [str(spec.payload.folder) if spec.payload else "" for spec in specs]
     with tempfile.TemporaryDirectory(prefix="treehammer-try-") as name:
@@ -186,6 +178,18 @@ def try_sides(plan: Plan) -> SideTrials:
             text = trial.failure.message.replace(f"{folder}/{sides[number]}/", "")
             failures.setdefault(names[sides[number]], text)
     return SideTrials(failures, _do_same_work([*commits.values()], specs, trials))
+
+
+def _select_executions(plan: Plan) -> Iterable[ExecutionSpec]:
+    """Select an execution for each commit, ROOT and format."""
+    executions: dict[tuple[object, ...], ExecutionSpec] = {}
+    for job in plan.jobs:
+        for spec in job.spec.executions:
+            folder = spec.payload.folder if spec.payload else ""
+            key = (folder, spec.software.request, spec.variant.get("format"))
+            if spec.kind == TIMED:
+                executions.setdefault(key, spec)
+    return executions.values()
 
 
 def _do_same_work(

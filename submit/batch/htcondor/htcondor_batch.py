@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -242,8 +242,12 @@ class HTCondorBatch(FolderBatch[Submission]):
         except PoolUnreachableError:
             if not all(log.is_complete for log, _ in doubtful):
                 raise
-        statuses = (log.status(proc) for log, procs in groups for proc in procs)
-        return {status.batch_id: status for status in statuses if status.batch_id not in unknown}
+        return {
+            status.batch_id: status
+            for log, procs in groups
+            for status in map(log.status, procs)
+            if status.batch_id not in unknown
+        }
 
     def _read_logs(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
         """Read what was added to the event logs of jobs; return each with the procs of its jobs."""
@@ -272,14 +276,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        submissions = sorted({log.submission.constraint for log, _ in groups})
-        # Ads of clusters by cluster and proc, -1 for the cluster's own.
-        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
-        retries = not all(log.is_complete for log, _ in groups)  # a complete log does without
-        for ad in self.connection.query_ads(
-            " || ".join(submissions), _QUEUE_PROJECTION, retries=retries
-        ):
-            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
+        queue = self._fetch_queue(groups)
         vanished: dict[EventLog, list[int]] = {}
         for log, procs in groups:
             ads = queue[log.cluster]
@@ -299,6 +296,17 @@ class HTCondorBatch(FolderBatch[Submission]):
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
+    def _fetch_queue(
+        self, groups: Sequence[tuple[EventLog, list[int]]]
+    ) -> Mapping[int, Mapping[int, ClassAdValues]]:
+        """Fetch the ads of clusters in the queue by cluster and proc, -1 for the cluster's own."""
+        constraint = " || ".join(sorted({log.submission.constraint for log, _ in groups}))
+        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
+        retries = not all(log.is_complete for log, _ in groups)  # a complete log does without
+        for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
+            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
+        return queue
+
     def _ask_history(self, vanished: Mapping[EventLog, Sequence[int]]) -> set[str]:
         """Add to the logs how jobs left the queue; return the ids that the history does not know.
 
@@ -307,13 +315,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         if not vanished:
             return set()
-        # One query for all clusters: the schedd reads its whole history for each.
-        constraint = " || ".join(f"({log.constraint()})" for log in vanished)
-        staged_s = min(log.submission.staged_s for log in vanished)
-        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
-        projection = ("ClusterId", *JOB_PROJECTION)
-        history = self.connection.query_history(constraint, projection, since=since)
-        ads = {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in history}
+        ads = self._fetch_history(vanished)
         unknown: set[str] = set()
         for log, procs in vanished.items():
             ads_by_proc = {p: ads[log.cluster, p] for p in procs if (log.cluster, p) in ads}
@@ -328,6 +330,16 @@ class HTCondorBatch(FolderBatch[Submission]):
                 else:
                     unknown.add(log.batch_id(proc))
         return unknown
+
+    def _fetch_history(self, logs: Collection[EventLog]) -> dict[tuple[int, int], ClassAdValues]:
+        """Fetch the ads of jobs that left the queue by cluster and proc."""
+        # One query for all clusters: the schedd reads its whole history for each.
+        constraint = " || ".join(f"({log.constraint()})" for log in logs)
+        staged_s = min(log.submission.staged_s for log in logs)
+        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
+        projection = ("ClusterId", *JOB_PROJECTION)
+        ads = self.connection.query_history(constraint, projection, since=since)
+        return {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in ads}
 
     def _fetch_output(
         self, log: EventLog, procs: Sequence[int], ads: Mapping[int, ClassAdValues]

@@ -237,10 +237,14 @@ class JobEvents:
             case EventType.TERMINATED:
                 self._apply_termination(event)
             case EventType.ATTRIBUTE_UPDATE:
-                if event.values.get("Attribute") == LOAD_ATTRIBUTE:
-                    self.reported_load = LoadProgress.from_attribute(event.values.get("Value"))
+                self._apply_update(event)
             case _:
                 self._apply_to_start(event)
+
+    def _apply_update(self, event: JobEvent) -> None:
+        """Apply the change of an attribute, if it reports the progress of a load."""
+        if event.values.get("Attribute") == LOAD_ATTRIBUTE:
+            self.reported_load = LoadProgress.from_attribute(event.values.get("Value"))
 
     def _apply_execution(self, event: JobEvent) -> None:
         number = event.attempt or self.last_number + (0 if self.is_running else 1)
@@ -315,9 +319,22 @@ class JobEvents:
             self._apply_values(EventType.ABORTED, entered, {"Reason": reason})
         elif status == RUNNING_STATUS:
             self._apply_contact(ad)
-        elif status == IDLE_STATUS and self.last_start and self.is_running:
+        elif status == IDLE_STATUS:
+            self._apply_eviction(ad)
+
+    def _apply_eviction(self, ad: ClassAdValues) -> None:
+        """Apply the end of the last start of an idle job, if no event does."""
+        if self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
-            self._apply_values(EventType.EVICTED, entered, {"Reason": reason or _NO_REASON})
+            values = {"Reason": reason or _NO_REASON}
+            self._apply_values(EventType.EVICTED, ad.get("EnteredCurrentStatus"), values)
+
+    def _find_started_number(self, ad: ClassAdValues) -> int:
+        """Find the number of the last start that an ad shows; 0 without one."""
+        number = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
+        # An idle job may have the number of a match that did not start it.
+        is_unused = ad.get("JobStatus") == IDLE_STATUS and number - 1 in self.starts
+        return 0 if is_unused or not ad.get("NumShadowStarts") else number
 
     def _apply_start(self, ad: ClassAdValues) -> None:
         """Apply the last start that an ad shows, if no event does."""
@@ -327,10 +344,7 @@ class JobEvents:
             # The other pool counts its own starts; the output shows the number.
             number = max(self.starts, default=self.previous_attempts + 1)
         else:
-            number = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
-            # An idle job may have the number of a match that did not start it.
-            is_unused = ad.get("JobStatus") == IDLE_STATUS and number - 1 in self.starts
-            number = 0 if is_unused or not ad.get("NumShadowStarts") else number
+            number = self._find_started_number(ad)
         if number and number not in self.starts:
             started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
             host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
@@ -370,15 +384,16 @@ class JobEvents:
         """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
         starts, number, last = dict(self.starts), self.last_number, self.last_start
         is_ended = last and (last.is_open or last.is_evicted_near(self.ended_us))
+        ended_start = last if is_ended else None
         if cancelled:
             canceled = JobStatus(batch_id, JobState.CANCELLED, reason=CANCELLED_REASON)
-            if last and is_ended:
-                end = replace(last, state=JobState.CANCELLED, ended_us=self.ended_us)
+            if ended_start:
+                end = replace(ended_start, state=JobState.CANCELLED, ended_us=self.ended_us)
                 starts[number] = replace(end, event=None, reason=CANCELLED_REASON)
             return replace(canceled, attempts=_sort_attempts(starts))
         cause = event, reason, hold = self._find_removal_cause(last)
-        if last and is_ended:
-            starts[number] = last.as_lost(self.ended_us, *cause)
+        if ended_start:
+            starts[number] = ended_start.as_lost(self.ended_us, *cause)
         elif last is None or last.state is JobState.DONE or event is BatchEvent.SUBMISSION:
             # The job was waiting for its next start; that one failed.
             starts[number + 1] = ExecutionStart(number + 1).as_lost(self.ended_us, *cause)
@@ -391,12 +406,13 @@ class JobEvents:
 
         A template states ``EVENT: reason``; otherwise earlier events explain the removal.
         """
-        word, _, reason = (self.removal_reason or "").partition(": ")
+        text = self.removal_reason or "no reason given"
+        word, _, reason = text.partition(": ")
         if word == BatchEvent.HELD and self.hold:
             return BatchEvent.HELD, "", self.hold
         if word in [*BatchEvent] and reason:
             return BatchEvent(word), reason, None
-        by_whom = f"removed from the queue: {self.removal_reason or 'no reason given'}"
+        by_whom = f"removed from the queue: {text}"
         if self.hold:
             return BatchEvent.HELD, by_whom, self.hold
         if last is not None and last.event and last.reason not in _UNEXPLAINED:
