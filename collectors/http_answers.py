@@ -71,19 +71,24 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
     if (headers.get("Content-Type") or "").startswith("multipart/"):
         raise RangeAnswerError("it answers one range with several parts")
     part = ContentRange.parse(headers.get("Content-Range") or "")
-    # The requested range is cut at the end of the file, which a shorter answer without a total may be.
-    end = last if part.total is None else min(last, part.total - 1)
-    is_complete = part.last == end or (part.total is None and part.last < end)
-    if part.first != first or not is_complete:
-        raise RangeAnswerError(
-            f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
-        )
+    _check_part(part, first, last)
     length = read_length(headers)
     if length is not None and length != part.last - part.first + 1:
         raise RangeAnswerError(
             f"its answer has {length} bytes, and bytes {part.first}-{part.last} by its Content-Range"
         )
     return part
+
+
+def _check_part(part: ContentRange, first: int, last: int) -> None:
+    """Check that a part is the requested range, cut at the end of the file."""
+    end = last if part.total is None else min(last, part.total - 1)
+    # Without a total, a shorter answer may be the end of the file.
+    is_complete = part.last == end or (part.total is None and part.last < end)
+    if part.first != first or not is_complete:
+        raise RangeAnswerError(
+            f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
+        )
 
 
 def parse_digests(headers: Any) -> Dict[str, str]:

@@ -247,11 +247,7 @@ def send_request(
         deadline.begin_request()
         expect = {"Expect": "100-continue"} if expects_consent else {}
         with _open_body(body) as content:
-            request = urllib.request.Request(  # noqa: S310 - schemes are checked
-                url, data=content, headers={**headers, **expect}, method=method
-            )
-            for name, value in token.make_header(url).items():
-                request.add_unredirected_header(name, value)
+            request = _build_request(method, url, {**headers, **expect}, content, token)
             try:
                 return opener.open(request, timeout=deadline.seconds_left())
             except urllib.error.HTTPError as error:
@@ -265,6 +261,22 @@ def send_request(
                 url = follow_redirect(url, error.headers["Location"], visited)
                 if error.code == 303 and method not in _READING_METHODS:
                     method, body, expects_consent = "GET", None, False
+
+
+def _build_request(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    content: Union[bytes, BinaryIO, None],
+    token: BearerToken,
+) -> urllib.request.Request:
+    """Build a request with the token, which no redirect takes along."""
+    request = urllib.request.Request(  # noqa: S310 - schemes are checked
+        url, data=content, headers={**headers}, method=method
+    )
+    for name, value in token.make_header(url).items():
+        request.add_unredirected_header(name, value)
+    return request
 
 
 @contextmanager

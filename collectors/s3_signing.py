@@ -71,14 +71,17 @@ def load_keys(url: str, env: Mapping[str, str]) -> Optional[S3Keys]:
         path = os.path.expanduser(_USUAL_FILE)
         if not os.path.isfile(path):
             return None
-    parts = urlsplit(url)
-    sections = (
-        parts.netloc.lower(),
-        parts.hostname or "",
-        (env.get("AWS_PROFILE") or _DEFAULT_SECTION),
-    )
-    keys = next(filter(None, map(read_keys(path).get, sections)), None)
+    keys = _find_section(read_keys(path), url, env.get("AWS_PROFILE") or _DEFAULT_SECTION)
     return keys and replace(keys, region=keys.region or region)
+
+
+def _find_section(
+    keys_by_section: Mapping[str, S3Keys], url: str, default: str
+) -> Optional[S3Keys]:
+    """Find the keys of a server by its host and port, its host, or the default section."""
+    parts = urlsplit(url)
+    sections = (parts.netloc.lower(), parts.hostname or "", default)
+    return next(filter(None, map(keys_by_section.get, sections)), None)
 
 
 def read_keys(path: str) -> Dict[str, S3Keys]:

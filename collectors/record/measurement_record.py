@@ -137,8 +137,13 @@ def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -
             if reason:
                 problems.append(f"{name} {reason}")
     problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
+    return problems + _find_extra_problems(extras)
+
+
+def _find_extra_problems(extras: Mapping[str, Any]) -> List[str]:
     if len(extras) > MAX_EXTRAS:
-        return [*problems, f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
+        return [f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
+    problems = []
     for name, value in extras.items():
         if not isinstance(name, str) or not _EXTRA_NAME.match(name):
             problems.append(f"extra {name!r} is not a name")

@@ -177,16 +177,20 @@ def parse_cvmfs(text: str, name: str, version: str) -> SoftwareRequest:
     if any(set(part) == {"."} for part in parts):
         raise ValueError(f"{text!r} names no ROOT on CVMFS: remove '.' and '..'")
     if parts[0] == "ROOT":
-        parts = parts[1:]
-        if len(parts) != 2:
-            raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
-        release, platform = parts
-        if version and version != release:
-            raise ValueError(f"{text!r} requests both {release} and {version}")
-        return SoftwareRequest(text, "cvmfs", release, f"{_RELEASES_FOLDER}/{release}/{platform}")
+        return _parse_cvmfs_release(text, parts[1:], version)
     # CVMFS repositories are named like domains; names of views have no dot.
     folder = "/".join(parts) if "." in parts[0] else f"{_VIEWS_FOLDER}/{'/'.join(parts)}"
     return SoftwareRequest(text, "cvmfs", version, folder)
+
+
+def _parse_cvmfs_release(text: str, parts: List[str], version: str) -> SoftwareRequest:
+    """Parse ``VERSION/PLATFORM`` of a release of ROOT itself."""
+    if len(parts) != 2:
+        raise ValueError(f"{text!r} names no release of ROOT on CVMFS; write {_CVMFS_FORMS}")
+    release, platform = parts
+    if version and version != release:
+        raise ValueError(f"{text!r} requests both {release} and {version}")
+    return SoftwareRequest(text, "cvmfs", release, f"{_RELEASES_FOLDER}/{release}/{platform}")
 
 
 def setup_cvmfs(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:

@@ -303,7 +303,7 @@ def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> Ra
     # A disturbance only makes a turn longer, so a segment weighs by the faster side.
     pairs = [(base[index], other[index]) for index in range(len(base))]
     ratios = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
-    if not ratios or base_sum <= 0 or other_sum <= 0:
+    if not ratios or min(base_sum, other_sum) <= 0:
         raise ValueError("no segment has positive times")
     total = math.fsum(weight for _, weight in ratios)
     mean = math.fsum(value * weight for value, weight in ratios) / total

@@ -84,6 +84,14 @@ class LoopSource:
         """Function of the kit that holds the timed loop."""
         return "TheAnalysis" if self.frame else "TheNTupleLoop" if self.ntuple else "TheLoop"
 
+    @property
+    def kit_options(self) -> List[str]:
+        """Options with which the kit's library is compiled for this loop."""
+        options = [*["-DTREEHAMMER_NTUPLE"] * self.ntuple, *["-DTREEHAMMER_FRAME"] * self.frame]
+        if self.callgrind:
+            options.append(f'-DTREEHAMMER_CALLGRIND="{self.callgrind}"')
+        return options
+
     def write_source(self) -> str:
         """Return the source of the loop's library."""
         headers = [
@@ -374,10 +382,7 @@ def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: 
         stream.write(toolchain.compiler)
     if not os.path.exists(kit):
         with _replacing(kit) as temporary:
-            options = [*["-DTREEHAMMER_NTUPLE"] * loop.ntuple, *["-DTREEHAMMER_FRAME"] * loop.frame]
-            if loop.callgrind:
-                options.append(f'-DTREEHAMMER_CALLGRIND="{loop.callgrind}"')
-            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, options)
+            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, loop.kit_options)
     if not loop.code:
         return
     source = f"{loop_path}.cpp"

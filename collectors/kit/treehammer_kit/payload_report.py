@@ -151,14 +151,7 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
             check_adler32(url, _read_content(root, reader, url), task.adler32s[index])
         if sums is None:
             ntuple = is_ntuple(root, reader, task.tree)
-            if ntuple:
-                root_engine.compile_ntuple_header(root, "ntuple_checksum.hpp")
-                sums = root.treehammer.NTupleChecksum()
-            else:
-                root_engine.compile_header(root, "checksum.hpp")
-                sums = root.treehammer.TreeChecksum()
-            for name in task.missing_branches:
-                sums.left_out.push_back(name)
+            sums = _make_checksum(root, ntuple, task.missing_branches)
         if not ntuple:
             get_tree(reader, url, task.tree)
         tree = (reader.current.file, task.tree) if ntuple else (reader.current.tree,)
@@ -191,6 +184,19 @@ def describe_checksum(
     if lines:
         values["value_checksum"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     return values
+
+
+def _make_checksum(root: Any, ntuple: bool, left_out: Iterable[str]) -> Any:
+    """Compile the checksum of a format; return one that leaves out some branches."""
+    if ntuple:
+        root_engine.compile_ntuple_header(root, "ntuple_checksum.hpp")
+        sums = root.treehammer.NTupleChecksum()
+    else:
+        root_engine.compile_header(root, "checksum.hpp")
+        sums = root.treehammer.TreeChecksum()
+    for name in left_out:
+        sums.left_out.push_back(name)
+    return sums
 
 
 def _read_content(root: Any, reader: Any, url: str) -> Iterator[Any]:

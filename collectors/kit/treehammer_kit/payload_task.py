@@ -145,12 +145,7 @@ class PayloadTask:
             variant = execution["variant"]
             reads_once = variant.get("cache") == "cold" or "server_cache" in variant
             primes_half = execution["kind"] == PRIME and variant.get("server_cache") == "half"
-            value = variant.get("format", TTREE)
-            if value not in (TTREE, RNTUPLE):
-                raise ValueError(f"axis 'format': expected 'ttree' or 'rntuple', not {value!r}")
-            format_ = str(value)
-            # A TTreeCache would read the clusters that follow, too.
-            cache_mb = 0 if primes_half and format_ == TTREE else variant.get("cache_mb", 30)
+            format_ = _parse_format(variant)
             has_one_thread = execution["kind"] == "checksum" or primes_half
             return cls(
                 kind=execution["kind"],
@@ -160,7 +155,7 @@ class PayloadTask:
                 passes=1 if reads_once else max(1, int(execution["passes"])),
                 seed=int(execution["seed"]),
                 branches=variant.get("branches", 1.0),
-                cache_bytes=round(1e6 * float(cache_mb)),
+                cache_bytes=_choose_cache_bytes(variant, format_, primes_half),
                 events=float(variant.get("events", 1.0)),
                 settings=document["settings"],
                 folder=folder,
@@ -198,6 +193,20 @@ def make_plain_url(url: str) -> str:
         return f"/proc/self/fd/{os.open(path, os.O_RDONLY)}"
     except OSError:
         return url  # ROOT reports the cause
+
+
+def _parse_format(variant: Mapping[str, Any]) -> str:
+    value = variant.get("format", TTREE)
+    if value not in (TTREE, RNTUPLE):
+        raise ValueError(f"axis 'format': expected 'ttree' or 'rntuple', not {value!r}")
+    return str(value)
+
+
+def _choose_cache_bytes(variant: Mapping[str, Any], format_: str, primes_half: bool) -> int:
+    """Return the size of the cache: that of the variant, or 0 to prime half of a TTree."""
+    # A TTreeCache would read the clusters that follow, too.
+    cache_mb = 0 if primes_half and format_ == TTREE else variant.get("cache_mb", 30)
+    return round(1e6 * float(cache_mb))
 
 
 def write_result(

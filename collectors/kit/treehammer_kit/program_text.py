@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
 
 #: Text of a library above this size stays where it is: that of ROOT's interpreter, which compiled
 #: loops do not run.
@@ -49,10 +49,14 @@ def list_library_mappings(lines: Iterable[str]) -> List[_Mapping]:
     return [
         mapping
         for mappings in by_path.values()
-        if any(mapping.protection & _PROT_EXEC for mapping in mappings)
-        and sum(mapping.size for mapping in mappings) <= MAX_LIBRARY_BYTES
+        if _is_small_program(mappings)
         for mapping in mappings
     ]
+
+
+def _is_small_program(mappings: Sequence[_Mapping]) -> bool:
+    has_code = any(mapping.protection & _PROT_EXEC for mapping in mappings)
+    return has_code and sum(mapping.size for mapping in mappings) <= MAX_LIBRARY_BYTES
 
 
 def move_program_text() -> int:

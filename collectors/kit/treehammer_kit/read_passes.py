@@ -199,9 +199,7 @@ class ReadPasses:
             names[position]: _list_types(branches[position]) for position in compared_positions
         }
         if int(reader.entries_total):
-            compared = [other for other in self._choices if self._entries[other]]
-            if compared:
-                check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
+            self._compare_with_first(url, types)
         return BranchChoice(
             branches_total=len(common),
             all_branches=task.branches == 1 and len(common) == len(branches),
@@ -222,6 +220,16 @@ class ReadPasses:
             unreadable=self._task.unreadable,
         )
         return [common[index] for index in selection]
+
+    def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
+        """Compare the selected branches of a file with those of the first that has entries.
+
+        Raises:
+            PayloadError: a branch is missing, or has another type.
+        """
+        compared = [other for other in self._choices if self._entries[other]]
+        if compared:
+            check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
 
     # Steps that depend on the format.
 

@@ -142,16 +142,7 @@ def check_node(
         *_check_servers(node_needs.SERVICE, [service]),
     ]
     needs_network = any(is_missing for _, _, is_missing in servers)
-    lines = [line.split() for line in read_text("/proc/net/route").splitlines()[1:]]
-    devices = {fields[0] for fields in lines if fields}
-    lines = [line.split() for line in read_text("/proc/net/ipv6_route").splitlines()]
-    # Every device has a link-local route and one for multicast.
-    devices |= {fields[-1] for fields in lines if fields and fields[0][:2] not in ("fe", "ff")}
-    routed = ", ".join(sorted(devices - {"lo"}))
-    findings += [
-        (node_needs.NETWORK, routed or "no route but to itself", needs_network and not routed),
-        *servers,
-    ]
+    findings += [_check_network(needs_network), *servers]
     has, lacks = _sort_findings(findings)
     return NodeCheck(site, has, lacks, _find_compiler(env))
 
@@ -278,6 +269,17 @@ def _find_missing_header() -> str:
         if not any(os.path.exists(os.path.join(folder, header)) for folder in folders):
             return header
     return ""
+
+
+def _check_network(is_needed: bool) -> _Finding:
+    """List the devices with a route to other machines."""
+    lines = [line.split() for line in read_text("/proc/net/route").splitlines()[1:]]
+    devices = {fields[0] for fields in lines if fields}
+    lines = [line.split() for line in read_text("/proc/net/ipv6_route").splitlines()]
+    # Every device has a link-local route and one for multicast.
+    devices |= {fields[-1] for fields in lines if fields and fields[0][:2] not in ("fe", "ff")}
+    routed = ", ".join(sorted(devices - {"lo"}))
+    return node_needs.NETWORK, routed or "no route but to itself", is_needed and not routed
 
 
 def _check_servers(name: str, addresses: Iterable[str]) -> Iterator[_Finding]:

@@ -59,10 +59,7 @@ def prepare_page_cache(files: Sequence[InputFile], request: str) -> PageCacheSta
         return _classify_eviction(cached_fraction(paths), proved)
     if request == "warm":
         for path in paths:
-            buffer = bytearray(1 << 20)
-            with open(path, "rb", buffering=0) as stream:
-                while stream.readinto(buffer):
-                    pass
+            _read_through(path)
         return PageCacheState(
             "warmed", "read through once before the payload", cached_fraction(paths)
         )
@@ -116,6 +113,13 @@ def _refetches_evicted_page(path: str) -> bool:
     finally:
         os.close(fd)
     return bool(before and after) and after["io_read_bytes"] > before["io_read_bytes"]
+
+
+def _read_through(path: str) -> None:
+    buffer = bytearray(1 << 20)
+    with open(path, "rb", buffering=0) as stream:
+        while stream.readinto(buffer):
+            pass
 
 
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:

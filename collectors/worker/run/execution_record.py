@@ -43,6 +43,17 @@ class PayloadResult:
     failure: Optional[Failure] = None
     problem: Optional[Failure] = None
 
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> PayloadResult:
+        """Convert the document of a ``result.json`` without problems."""
+        failure = document.get("failure")
+        return cls(
+            values={k: v for k, v in (document.get("values") or {}).items() if v is not None},
+            extras=document.get("extras") or {},
+            operations=document.get("operations") or (),
+            failure=Failure(**failure) if failure else None,
+        )
+
 
 def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult:
     """Read ``result.json``; ``declared`` contains the test's own metrics by name."""
@@ -63,30 +74,29 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
     problems = find_result_problems(document, declared)
     if problems:
         return _bad_result(problems)
-    failure = document.get("failure")
-    return PayloadResult(
-        values={k: v for k, v in (document.get("values") or {}).items() if v is not None},
-        extras=document.get("extras") or {},
-        operations=document.get("operations") or (),
-        failure=Failure(**failure) if failure else None,
-    )
+    return PayloadResult.from_document(document)
 
 
 def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str]:
     """List all problems of a result, each with the field and the remedy."""
     if not isinstance(document, dict):
         return ["an object is expected"]
+    problems = _find_key_errors(document)
+    if not problems:
+        problems += _find_value_errors(document.get("values") or {})
+        problems += _find_extra_errors(document.get("extras") or {}, declared)
+        problems += find_operation_problems(document.get("operations") or [])
+        problems += _find_failure_errors(document.get("failure"))
+    return problems
+
+
+def _find_key_errors(document: Mapping[str, Any]) -> List[str]:
     problems = [f"unknown key {key!r}" for key in document if key not in _KEYS]
     if document.get("format") != RESULT_FORMAT:
         problems.append(f"'format' must be {RESULT_FORMAT}")
     for key in _OBJECT_KEYS:
         if not isinstance(document.get(key) or {}, dict):
             problems.append(f"{key!r} must be an object")
-    if not problems:
-        problems += _find_value_errors(document.get("values") or {})
-        problems += _find_extra_errors(document.get("extras") or {}, declared)
-        problems += find_operation_problems(document.get("operations") or [])
-        problems += _find_failure_errors(document.get("failure"))
     return problems
 
 

@@ -335,16 +335,8 @@ def _fetch_http_file(
     except urllib.error.HTTPError as error:
         with error:
             if is_s3(url):
-                answer = read_error(
-                    error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=address != url
-                )
-                cause = answer.cause
-                remedy = cause.remedy or "Place the dataset at this door."
-                message = f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
-                failure_class = CREDENTIAL if cause.is_credential else "stage-in"
-                raise ExecutionError(
-                    Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
-                ) from None
+                failure = _describe_store_error(url, error, has_keys=address != url)
+                raise ExecutionError(failure) from None
         raise OSError(str(error)) from None
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
@@ -357,6 +349,18 @@ def _fetch_http_file(
             if not chunk:
                 break
             writer.write(chunk)
+
+
+def _describe_store_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool) -> Failure:
+    """Return the failure that an object store's error means."""
+    answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
+    cause = answer.cause
+    remedy = cause.remedy or "Place the dataset at this door."
+    message = (
+        f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
+    )
+    failure_class = CREDENTIAL if cause.is_credential else "stage-in"
+    return Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
 
 
 def _raise_stage_in_error(message: str) -> None:

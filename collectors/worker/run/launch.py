@@ -7,7 +7,7 @@ import random
 import select
 import time
 from contextlib import contextmanager, suppress
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
@@ -194,9 +194,7 @@ class Launch:
         for execution in self.executions:
             execution.record.values.update(run_mode=PAIRED, pinned_core=core)
         cold = any(spec.variant.get("cache") == "cold" for spec in self._specs)
-        urls = {file.url for execution in self.executions for file in execution.files}
-        local_paths = [path for path in map(local_path, sorted(urls)) if path is not None]
-        paths = local_paths if cold else []
+        paths = self._list_local_paths() if cold else []
         conductor = TurnConductor(
             sides=self._pipes,
             first=self._specs[0].side,
@@ -242,6 +240,11 @@ class Launch:
             ratios[f"segment_{clock}_log_ratio_sd"] = estimate.sd
         self._by_side[OTHER_SIDE].record.values.update(**ratios)
 
+    def _list_local_paths(self) -> List[str]:
+        """List the paths of the input files on this node."""
+        urls = {file.url for execution in self.executions for file in execution.files}
+        return [path for path in map(local_path, sorted(urls)) if path is not None]
+
     def _elapsed_share(self) -> float:
         limit = WALL_LIMITS * self._context.job.limits.wall_s
         return (time.monotonic() - self._start) / limit if limit else 0.0
@@ -273,10 +276,11 @@ class Launch:
             self._calls[side].stop()
         for side in tuple(self._calls):
             self._collect(side)
-        if self._context.signals.stopped_by:
-            return
-        # A payload that ended by itself explains why the other was stopped.
-        early_end = Failure("payload", "turns", "loop", message)
+        if not self._context.signals.stopped_by:
+            self._fail_halves(stopped, Failure("payload", "turns", "loop", message))
+
+    def _fail_halves(self, stopped: Set[str], early_end: Failure) -> None:
+        """Fail both halves: a payload that ended by itself explains why the other was stopped."""
         ended_alone = [half for side, half in self._by_side.items() if side not in stopped]
         for execution in ended_alone:
             if not execution.failure:

@@ -384,28 +384,31 @@ class PayloadPreparation:
             env[library_builds.LOOP_LIBRARIES_VARIABLE] = loop.folder
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
-        if self.load_start is not None:
-            load = self.load_start.describe_for_payload()
-            env.update(
-                {
-                    "TREEHAMMER_LOAD_INDEX": str(load["index"]),
-                    "TREEHAMMER_LOAD_JOBS": str(load["jobs"]),
-                    "TREEHAMMER_LOAD_START_US": str(load["start_us"] or ""),
-                }
-            )
+        env.update(self._common_start_environment())
         if self.recorder is not None and spec.kind != PRIME:
             env.update(self.recorder.environment)
-        axes = node_commands.format_axes(spec.variant)
-        replacements = {"build": self._build_folder, **axes} if self._build_folder else axes
-        env.update(
-            {
-                name: _AXIS_IN_TEXT.sub(lambda match: replacements.get(match[1], match[0]), text)
-                for name, text in self._payload.environment.items()
-            }
-        )
+        env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
         if self._context.count:
             env.update(self._context.count.environment)
         return env
+
+    def _common_start_environment(self) -> Dict[str, str]:
+        if self.load_start is None:
+            return {}
+        load = self.load_start.describe_for_payload()
+        return {
+            "TREEHAMMER_LOAD_INDEX": str(load["index"]),
+            "TREEHAMMER_LOAD_JOBS": str(load["jobs"]),
+            "TREEHAMMER_LOAD_START_US": str(load["start_us"] or ""),
+        }
+
+    def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
+        """Return the variables that the test declares, with the values of axes."""
+        replacements = {"build": self._build_folder, **axes} if self._build_folder else axes
+        return {
+            name: _AXIS_IN_TEXT.sub(lambda match: replacements.get(match[1], match[0]), text)
+            for name, text in self._payload.environment.items()
+        }
 
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
         payload = self._payload

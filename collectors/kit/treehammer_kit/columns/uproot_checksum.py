@@ -239,19 +239,24 @@ def compute_uproot_checksum(uproot: Any, task: PayloadTask) -> Dict[str, Any]:
         file.needed = list(dict.fromkeys(leaf.path[0] for leaf in leaves))
         file.check()
         for events in file.iterate() if leaves else ():
-            tokens = {}
-            for leaf in leaves:
-                array = events
-                for name in leaf.path:
-                    array = array[name]
-                tokens[leaf.name] = encode_entries(array, leaf.dtype)
-            hashes.feed(tokens)
+            hashes.feed(_encode_leaves(events, leaves))
         entries += file.entries
         values.setdefault("file_class", file.survey().file_class)
         file.close({})
     values["branches_total"] = columns
     values.update(describe_checksum(hashes.list_lines(), entries, uncovered))
     return values
+
+
+def _encode_leaves(events: Any, leaves: Sequence[Leaf]) -> Dict[str, Any]:
+    """Encode the values of each leaf in a step of events: name -> tokens."""
+    tokens = {}
+    for leaf in leaves:
+        array = events
+        for name in leaf.path:
+            array = array[name]
+        tokens[leaf.name] = encode_entries(array, leaf.dtype)
+    return tokens
 
 
 def _read_blocks(file: UprootFile) -> Iterator[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import time
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..pass_summary import FileRead
 from ..payload_task import RNTUPLE, PayloadError, PayloadTask
@@ -279,22 +279,25 @@ class NTupleFile(UprootFile):
 
     def _sum_zip_bytes(self) -> int:
         """Sum the compressed bytes of the columns' pages, each page once."""
+        columns = self._list_column_ids()
+        pages: Dict[int, int] = {}
+        for cluster in self.tree.page_link_list:
+            for index in columns & set(range(len(cluster))):
+                for page in cluster[index].pages:
+                    size = int(page.locator.num_bytes) + _PAGE_CHECKSUM * bool(page.has_checksum)
+                    pages[int(page.locator.offset)] = size
+        return sum(pages.values())
+
+    def _list_column_ids(self) -> Set[int]:
+        """List the stored columns of the needed fields and of all fields below them."""
         tree = self.tree
         ids = {int(self.fields[name].field_id) for name in self.needed}
         for number, record in enumerate(tree.field_records):  # parents precede their children
             if record.parent_field_id in ids:
                 ids.add(number)
         columns = {i for i, column in enumerate(tree.column_records) if column.field_id in ids}
-        columns |= {
-            alias.physical_id for alias in tree.alias_column_records if alias.field_id in ids
-        }
-        pages: Dict[int, int] = {}
-        for cluster in tree.page_link_list:
-            for index in columns & set(range(len(cluster))):
-                for page in cluster[index].pages:
-                    size = int(page.locator.num_bytes) + _PAGE_CHECKSUM * bool(page.has_checksum)
-                    pages[int(page.locator.offset)] = size
-        return sum(pages.values())
+        aliases = tree.alias_column_records
+        return columns | {alias.physical_id for alias in aliases if alias.field_id in ids}
 
 
 def count_step_entries(entries: int, size: int, step_bytes: int) -> int:
@@ -315,12 +318,10 @@ def find_tree(file: Any, path: str, accepted: Sequence[str], kind: str) -> Any:
     Raises:
         ValueError: the file has no such object, or uproot cannot reach it.
     """
-    try:
+    with suppress(KeyError):
         tree = file[path]
         if getattr(tree, "classname", "") in accepted:
             return tree
-    except KeyError:
-        pass
     # Either there is none, or the path leads uproot elsewhere.
     name = path.lstrip("/")
     classes = file.classnames(recursive=True, cycle=True)
