@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from treehammer.text_formatting import pluralize
 from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
+    from treehammer.sql.transfer.importer import ImportResult
     from treehammer.sql.write.store import Store
 
 _COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
@@ -143,12 +144,7 @@ def import_command(
             group=group.strip() or LOCAL_OWNER,
             readers=readers,
         )
-    rows = [
-        {"file": str(result.file), **{name: getattr(result, name) for name in _COUNTS}}
-        for result in results
-    ]
-    remarks = [remark for result in results for remark in result.describe_remarks()]
-    print_output(CommandOutput(rows, remarks=remarks), _COLUMNS)
+    _print_counts(results)
     if problems := tuple(problem for result in results for problem in result.problems):
         raise MeasurementFileError(
             "not everything could be imported",
@@ -156,6 +152,16 @@ def import_command(
             problems=problems,
         )
     return ExitCode.DONE
+
+
+def _print_counts(results: Sequence[ImportResult]) -> None:
+    """Print the counts and remarks of each file."""
+    rows = [
+        {"file": str(result.file), **{name: getattr(result, name) for name in _COUNTS}}
+        for result in results
+    ]
+    remarks = [remark for result in results for remark in result.describe_remarks()]
+    print_output(CommandOutput(rows, remarks=remarks), _COLUMNS)
 
 
 for _part in import_parts("imports"):

@@ -374,24 +374,36 @@ def _write_rows(
 ) -> None:
     """Insert missing rows, and update existing ones, as upsert syntax differs between databases."""
     columns = [*table.primary_key]
-    # Parameters need distinct names, because SET uses those of the columns.
-    has_key = sa.and_(*(column == sa.bindparam(f"key_{column.key}") for column in columns))
     remaining = iter(rows)
-    while chunk := [vars(row) for row in islice(remaining, CHUNK_ROWS)]:
-        rows_by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in chunk:
-            key = tuple(row[column.key] for column in columns)
-            if replace or key not in rows_by_key:
-                rows_by_key[key] = row
+    while rows_by_key := _index_rows(columns, islice(remaining, CHUNK_ROWS), last=replace):
         keys = sa.select(*columns).where(columns[0].in_({key[0] for key in rows_by_key}))
         existing_keys = {tuple(key) for key in connection.execute(keys)}
         if missing := [row for key, row in rows_by_key.items() if key not in existing_keys]:
             connection.execute(sa.insert(table), missing)
-        if existing := [
-            row for key, row in rows_by_key.items() if replace and key in existing_keys
-        ]:
-            parameters = [
-                row | {f"key_{column.key}": row[column.key] for column in columns}
-                for row in existing
-            ]
-            connection.execute(sa.update(table).where(has_key), parameters)
+        if replace:
+            existing = [row for key, row in rows_by_key.items() if key in existing_keys]
+            _update_rows(connection, table, existing)
+
+
+def _index_rows(
+    columns: Sequence[sa.Column[Any]], rows: Iterable[StoredRow], *, last: bool
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Map primary keys to the values of the first row of each, or of the last."""
+    rows_by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in map(vars, rows):
+        key = tuple(row[column.key] for column in columns)
+        if last or key not in rows_by_key:
+            rows_by_key[key] = row
+    return rows_by_key
+
+
+def _update_rows(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    # Parameters need distinct names, because SET uses those of the columns.
+    columns = [*table.primary_key]
+    has_key = sa.and_(*(column == sa.bindparam(f"key_{column.key}") for column in columns))
+    parameters = [
+        row | {f"key_{column.key}": row[column.key] for column in columns} for row in rows
+    ]
+    connection.execute(sa.update(table).where(has_key), parameters)

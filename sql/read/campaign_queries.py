@@ -328,13 +328,6 @@ def count_failures(
         for failure, number in of_site.missing.items():
             if failure in FAILURE_CLASSES:
                 at(site, failure).missing = number
-    transient_by = (measurement_sql.catalogue_column("site"), measurement.c.failure_class)
-    transient = measurement_sql.select_columns(("site", "failure_class")).where(
-        measurement.c.campaign_id == campaign_id,
-        measurement.c.failure_class.is_not(None),
-        measurement.c.failure_transient == sa.true(),
-        sa.not_(is_superseded()),
-    )
     later = attempt.alias("later")
     is_followed = sa.exists().where(
         later.c.job_id == attempt.c.job_id, later.c.number > attempt.c.number
@@ -347,16 +340,28 @@ def count_failures(
         .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
     )
     with store.connection() as connection:
-        query = transient.add_columns(sa.func.count()).group_by(*transient_by)
-        for site, failure, number in connection.execute(query):
-            if (failure, site or "") in failures:
-                failures[failure, site or ""].transient = int(number)
+        for key, number in _count_transient(connection, campaign_id).items():
+            if key in failures:
+                failures[key].transient = number
         for site, failure, number, retried in connection.execute(
             failed_attempts.group_by(*failed_by)
         ):
             failed = at(site or "", failure)
             failed.attempts, failed.again = number - int(retried), int(retried)
     return sorted(failures.values(), key=lambda failed: failed.order)
+
+
+def _count_transient(connection: Connection, campaign_id: str) -> dict[tuple[str, str], int]:
+    """Count measurements whose failure a retry can cure: (class of failure, site) -> number."""
+    by = (measurement_sql.catalogue_column("site"), measurement.c.failure_class)
+    query = measurement_sql.select_columns(("site", "failure_class")).where(
+        measurement.c.campaign_id == campaign_id,
+        measurement.c.failure_class.is_not(None),
+        measurement.c.failure_transient == sa.true(),
+        sa.not_(is_superseded()),
+    )
+    rows = connection.execute(query.add_columns(sa.func.count()).group_by(*by))
+    return {(failure, site or ""): int(number) for site, failure, number in rows}
 
 
 def list_job_summaries(
@@ -379,10 +384,7 @@ def list_job_summaries(
         count: largest number of jobs listed.
         label_key: sorts labels, of which a campaign has few.
     """
-    conditions = [job.c.campaign_id == campaign_id]
-    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
-    if only.get("failure"):
-        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
+    conditions = _list_job_conditions(campaign_id, only)
     with store.connection() as connection:
         order = (job.c.site, *_order_labels(connection, conditions, label_key))
         total = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
@@ -402,6 +404,14 @@ def list_job_summaries(
         message = messages.get(row.id, "")
         summaries.append(JobSummary(row, last, len(attempts[row.id]), number, counts, message))
     return summaries, total or 0
+
+
+def _list_job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
+    conditions = [job.c.campaign_id == campaign_id]
+    conditions += [job.c[name] == only[name] for name in ("site", "state") if only.get(name)]
+    if only.get("failure"):
+        conditions.append(_jobs_with_failure(campaign_id, only["failure"]))
+    return conditions
 
 
 def _order_labels(

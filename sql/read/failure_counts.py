@@ -234,13 +234,8 @@ class PeriodCounts:
                 is_own = by == JOB_SITE and run.site == site
                 if not is_own or period.covers(run.started_us):
                     counts[run.place][run.sign] += 1
-        cells = []
-        for (where, storage, test, release, door), outcomes in counts.items():
-            good = sum(n for sign, n in outcomes.items() if sign.failure == Outcome.GOOD)
-            failures = {s: n for s, n in outcomes.items() if s.failure != Outcome.GOOD and n > 0}
-            if good or failures:
-                cells.append(OutcomeCell(where, storage, test, release, door, good, failures))
-        return cells
+        cells = [_build_cell(place, outcomes) for place, outcomes in counts.items()]
+        return [cell for cell in cells if cell.good or cell.failures]
 
     def _count_subjects(
         self,
@@ -382,6 +377,13 @@ def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:
         id_: (site or "", storage or site or "", *(text or "" for text in place_texts))
         for id_, site, storage, *place_texts in load_subjects(connection).select("id", *_PLACE)
     }
+
+
+def _build_cell(place: Sequence[str], counts: Mapping[FailureSign, int]) -> OutcomeCell:
+    site, storage, test, release, door = place
+    good = sum(n for sign, n in counts.items() if sign.failure == Outcome.GOOD)
+    failures = {s: n for s, n in counts.items() if s.failure != Outcome.GOOD and n > 0}
+    return OutcomeCell(site, storage, test, release, door, good, failures)
 
 
 def _count_outcomes(

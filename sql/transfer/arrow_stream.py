@@ -42,7 +42,7 @@ from treehammer.sql.core.rows import (
     JobRow,
     ReplicaRow,
 )
-from treehammer.sql.read.measurement_queries import load_extras_of
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot, load_extras_of
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
@@ -184,11 +184,7 @@ def _iter_batches(
             values = _transpose_rows(chunk, [*names])
             ids = values.get(ID_COLUMN, ())
             if extra_names:
-                with snapshot.connection() as connection:
-                    extras = load_extras_of(connection, ids)
-                for name in extra_names:
-                    short = name.removeprefix(EXTRA_PREFIX)
-                    values[name] = [extras.get(id_, {}).get(short) for id_ in ids]
+                values |= _load_extra_columns(snapshot, ids, extra_names)
             if has_operations:
                 operations = snapshot.operations_of(ids)
                 values[OPERATIONS_COLUMN] = [operations.get(id_) for id_ in ids]
@@ -206,6 +202,18 @@ def _transpose_rows(
         unpacked = [unpack_lists(value) for value in packed]
         values |= {name: [lists[name] for lists in unpacked] for name in PACKED_COLUMNS}
     return values
+
+
+def _load_extra_columns(
+    snapshot: DatabaseSnapshot, ids: Sequence[str], names: Iterable[str]
+) -> dict[str, list[float | None]]:
+    """Load columns of metrics that tests define, by their names with the prefix."""
+    with snapshot.connection() as connection:
+        extras = load_extras_of(connection, ids)
+    return {
+        name: [extras.get(id_, {}).get(name.removeprefix(EXTRA_PREFIX)) for id_ in ids]
+        for name in names
+    }
 
 
 def _build_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -272,10 +280,13 @@ def iter_companion_tables(
         "instruction_count": select(reader.instruction_counts()),
     }
     for name in COMPANION_KINDS:
-        values: Iterator[Mapping[str, Any]] = map(vars, rows[name])
-        if name == "campaign":
-            values = ({**row, "plan": row["plan"].to_json()} for row in values)
-        yield _stream_rows(name, companion_schema(name), values)
+        yield _stream_rows(name, companion_schema(name), map(_convert_row, rows[name]))
+
+
+def _convert_row(row: CompanionRow) -> Mapping[str, Any]:
+    """Return the values of a row by column; the plan of a campaign as JSON."""
+    values = vars(row)
+    return {**values, "plan": values["plan"].to_json()} if isinstance(row, CampaignRow) else values
 
 
 # Python programs

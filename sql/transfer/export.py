@@ -26,6 +26,7 @@ from treehammer.sql.transfer.arrow_stream import (
 )
 from treehammer.sql.transfer.file_writers import (
     FORMATS,
+    ExportFormat,
     find_format,
     operations_file,
     shorten_cells,
@@ -67,16 +68,7 @@ def export_file(
         SoftwareError: ROOT is not available for ``.root``.
         StoreError: the database cannot be read, or the file cannot be written.
     """
-    form = find_format(target.suffix)
-    if form is None:
-        raise ConfigError(
-            f"unknown format {target.suffix!r}" if target.suffix else "the name has no suffix",
-            where=str(target),
-            hint=f"Give a name that ends in {', '.join(FORMATS)}.",
-        )
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        problem = "is a folder" if target.is_dir() else "its folder does not exist"
-        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
+    form = _check_target(target)
     with store.frozen() as reader:
         rows = reader.count_selected(selection)
         if not rows:
@@ -117,6 +109,21 @@ def export_file(
             for companion in companions:
                 sink.attach(companion)
     return written
+
+
+def _check_target(target: Path) -> ExportFormat:
+    """Check the name of a file to write; return the format of its suffix."""
+    form = find_format(target.suffix)
+    if form is None:
+        raise ConfigError(
+            f"unknown format {target.suffix!r}" if target.suffix else "the name has no suffix",
+            where=str(target),
+            hint=f"Give a name that ends in {', '.join(FORMATS)}.",
+        )
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        problem = "is a folder" if target.is_dir() else "its folder does not exist"
+        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
+    return form
 
 
 @contextmanager

@@ -180,7 +180,7 @@ def import_files(
     campaigns: set[str] | None = set() if dry_run else None
     with (
         _count_only(store) if dry_run else nullcontext(partial(store.add, group=group)) as add,
-        bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
+        bars("Importing", sum(filter(None, map(_count_rows, files)))) as step,
     ):
         before = 0
         for file in files:
@@ -250,9 +250,7 @@ def _select_columns(
     path: Path, names: Sequence[str], result: ImportResult, ignore_unknown: bool
 ) -> dict[str, str]:
     """Choose the columns to read; return name -> type."""
-    kinds = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
-    kinds |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
-    kinds |= {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
+    kinds = _list_column_types(names)
     result.ignored_columns = tuple(name for name in names if name not in kinds)
     result.missing_columns = tuple(
         metric.name
@@ -273,6 +271,13 @@ def _select_columns(
             "--ignore-unknown.",
         )
     return kinds
+
+
+def _list_column_types(names: Sequence[str]) -> dict[str, str]:
+    """List the types of known columns, of the catalogue and of metrics that tests define."""
+    types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
+    types |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
+    return types | {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -356,12 +361,16 @@ def merge_companions(
     _merge_jobs(store, incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
-    # Rows of two counts of instructions never mix: a stored one is kept unchanged.
+    _merge_instruction_counts(store, incoming)
+    return len(new)
+
+
+def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
+    # Rows of two counts never mix: a stored one is kept unchanged.
     stored_ids = {row.count_id for row in store.instruction_counts()}
     for batch in incoming.companion("instruction_count"):
         rows = parse_rows(InstructionRow, batch)
         store.add_instruction_counts(row for row in rows if row.count_id not in stored_ids)
-    return len(new)
 
 
 def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
@@ -377,19 +386,23 @@ def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
             merged |= _merge_jobs_of(store, campaigns[campaign_id], by_campaign[campaign_id])
     for batch in incoming.companion("attempt"):
         attempts = [row for row in parse_rows(AttemptRow, batch) if row.job_id in merged]
-        existing: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
-        for attempt in store.attempts(attempt.job_id for attempt in attempts):
-            existing[attempt.job_id][attempt.number] = attempt
-        # More complete than the stored ones: missing, or ended since.
-        news = [
-            attempt
-            for attempt in attempts
-            if not (before := existing[attempt.job_id].get(attempt.number))
-            or (before.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES)
-        ]
-        store.set_attempts(news)
-        later = {a.job_id for a in news if a.number > max(existing[a.job_id], default=0)}
-        store.set_jobs(merged[id_] for id_ in later)
+        store.set_jobs(merged[id_] for id_ in _merge_attempts(store, attempts))
+
+
+def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
+    """Merge attempts; return the jobs that have a later one than before."""
+    existing: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+    for attempt in store.attempts(attempt.job_id for attempt in attempts):
+        existing[attempt.job_id][attempt.number] = attempt
+    # More complete than the stored ones: missing, or ended since.
+    news = [
+        attempt
+        for attempt in attempts
+        if not (before := existing[attempt.job_id].get(attempt.number))
+        or (before.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES)
+    ]
+    store.set_attempts(news)
+    return {a.job_id for a in news if a.number > max(existing[a.job_id], default=0)}
 
 
 def _merge_jobs_of(

@@ -158,13 +158,15 @@ def list_documents(batch: pa.RecordBatch, kinds: Mapping[str, str]) -> Iterator[
                 for name, column in extras.items()
                 if column[row] is not None
             },
-            "operations": [
-                step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
-                if isinstance(step, dict)
-                else step
-                for step in steps or ()
-            ],
+            "operations": [_restore_texts(step) for step in steps or ()],
         }
+
+
+def _restore_texts(step: Any) -> Any:
+    """Return an operation with '' for missing texts; other values unchanged."""
+    if not isinstance(step, dict):
+        return step
+    return step | {name: "" for name in _OPERATION_TEXTS if step.get(name) is None}
 
 
 def list_values(column: pa.Array, kind: str, unknown: Any = None) -> list[Any]:

@@ -329,18 +329,23 @@ def load_master_keys(path: Path, *, create: bool = True) -> MasterKeys:
         raise ConfigError(
             "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
         )
-    try:
-        masters = [bytes.fromhex(line) for line in lines]
-    except ValueError:
-        masters = []
-    has_length = all(len(master) == _MASTER_BYTES for master in masters)
-    if not 1 <= len(masters) <= 1 + MAX_PREVIOUS or not has_length:
+    masters = _parse_master_keys(lines)
+    if not 1 <= len(masters) <= 1 + MAX_PREVIOUS:
         raise ConfigError(
             "this is not a master key",
             where=where,
             hint="Restore it from a backup; a new one would invalidate every key.",
         )
     return MasterKeys(masters[0], masters[1:])
+
+
+def _parse_master_keys(lines: Sequence[str]) -> list[bytes]:
+    """Parse the master keys of a file; return none if a line is not a key."""
+    try:
+        masters = [bytes.fromhex(line) for line in lines]
+    except ValueError:
+        return []
+    return masters if all(len(master) == _MASTER_BYTES for master in masters) else []
 
 
 def rotate_master_key(path: Path) -> MasterKeys:

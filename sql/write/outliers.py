@@ -240,15 +240,10 @@ def _find_outliers(metric: str, values: list[_Value]) -> Iterator[tuple[str, str
     reference, has_others = _find_reference(numbers_by_sender.values())
     if reference <= 0:
         return
-    # A narrower limit beside others for work, and for waits of a sender that is off.
     limit = OUTLIER_LIMITS[metric]
-    narrow = OutlierLimit(*map(math.sqrt, limit))
-    limits = {
-        sender: narrow
-        if has_others and (limit is _WORK or _is_beyond(median(numbers), reference, narrow))
-        else limit
-        for sender, numbers in numbers_by_sender.items()
-    }
+    limits = dict.fromkeys(numbers_by_sender, limit)
+    if has_others:
+        limits = _narrow_limits(limit, numbers_by_sender, reference)
     outliers = [v for v in values if _is_beyond(v.number, reference, limits[v.sender])]
     if has_others or len(outliers) <= MAX_OUTLIER_SHARE * len(values):
         for value in outliers:
@@ -269,6 +264,19 @@ def _find_reference(series: Collection[list[float]]) -> tuple[float, bool]:
     # Without a vote all values have one; of an even number the newest sender has none.
     reference = median(votes[: len(votes) - 1 + len(votes) % 2] or numbers)
     return reference, bool(votes) and len(series) > 1
+
+
+def _narrow_limits(
+    limit: OutlierLimit, numbers_by_sender: Mapping[str, list[float]], reference: float
+) -> dict[str, OutlierLimit]:
+    """Choose limits beside other senders: narrower for work, and for waits of one that is off."""
+    narrow = OutlierLimit(*map(math.sqrt, limit))
+    return {
+        sender: narrow
+        if limit is _WORK or _is_beyond(median(numbers), reference, narrow)
+        else limit
+        for sender, numbers in numbers_by_sender.items()
+    }
 
 
 def _is_beyond(number: float, reference: float, limit: OutlierLimit) -> bool:
