@@ -116,24 +116,31 @@ def _copy_rows(
     """Copy the rows of a table as they are stored, apart from the names in their texts."""
     columns = table.columns.values()
     raw = sa.table(table.name, *(sa.column(column.name) for column in columns))
-    cleaned = [place for place, column in enumerate(columns) if _may_have_names(column)]
-    hidden = [] if with_people else [
-        (place, _HIDERS[column.name])
-        for place, column in enumerate(columns)
-        if column.name in _HIDERS
-    ]  # fmt: skip
+    cleaners = [*_list_cleaners(columns, names, with_people=with_people)]
     fields, marks = ", ".join(column.name for column in columns), ", ".join("?" * len(columns))
     query = sa.select(raw).where(condition).execution_options(yield_per=FETCH_ROWS)
     with old.execute(query) as result:
         while rows := [list(row) for row in islice(result, _CHUNK)]:
             for row in rows:
-                for place in cleaned:
-                    if row[place]:
-                        row[place] = names.replace(row[place], hides_people=not with_people)
-                for place, hide in hidden:
-                    row[place] = hide(row[place])
+                for place, clean in cleaners:
+                    row[place] = clean(row[place])
             text = f"INSERT INTO {table.name} ({fields}) VALUES ({marks})"  # noqa: S608
             new.exec_driver_sql(text, [*map(tuple, rows)])
+
+
+def _list_cleaners(
+    columns: Sequence[sa.Column[Any]], names: PublicNames, *, with_people: bool
+) -> Iterator[tuple[int, Callable[[Any], Any]]]:
+    """Yield the places of columns that may hold names, each with a function that removes them."""
+
+    def replace_names(text: Any) -> Any:
+        return text and names.replace(text, hides_people=not with_people)
+
+    for place, column in enumerate(columns):
+        if _may_have_names(column):
+            yield place, replace_names
+        if column.name in _HIDERS and not with_people:
+            yield place, _HIDERS[column.name]
 
 
 def _may_have_names(column: sa.Column[Any]) -> bool:
@@ -155,20 +162,25 @@ def _select_rows(
     connection: Connection, campaigns: Sequence[str]
 ) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Yield the tables to copy, each with the condition of its rows."""
+
+    def limit(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """Drop the condition if all campaigns are published."""
+        return condition if campaigns else sa.true()
+
     measured = schema.measurement.c
-    is_published = measured.campaign_id.in_(campaigns) if campaigns else sa.true()
+    is_published = limit(measured.campaign_id.in_(campaigns))
     for dimension in DIMENSIONS:
         used = sa.column("id").in_(sa.select(measured[dimension.key]).where(is_published))
         # Roll-ups and changes outlive the measurements that they were made of.
-        yield schema.dimension_tables[dimension.name], used if campaigns else sa.true()
-    yield schema.campaign, sa.column("id").in_(campaigns) if campaigns else sa.true()
+        yield schema.dimension_tables[dimension.name], limit(used)
+    yield schema.campaign, limit(sa.column("id").in_(campaigns))
     for table in _OF_CAMPAIGNS:
-        yield table, sa.column("campaign_id").in_(campaigns) if campaigns else sa.true()
+        yield table, limit(sa.column("campaign_id").in_(campaigns))
     identities = sa.select(measured.measurement_id).where(is_published)
     yield schema.extra, sa.column("measurement_id").in_(identities)
     comparisons = _list_comparisons(connection, campaigns) if campaigns else ()
     for table in _OF_COMPARISONS:
-        yield table, sa.column("comparison_id").in_(comparisons) if campaigns else sa.true()
+        yield table, limit(sa.column("comparison_id").in_(comparisons))
     if not campaigns:
         yield from ((table, sa.true()) for table in _OF_ALL)
 

@@ -304,11 +304,7 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
     Args:
         counts: metric -> scope -> verdict -> how many variants.
     """
-    scopes = next(iter(counts.values()), {})
-    # On one host, nothing is known over sites: the widest scope that has an answer counts.
-    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
-    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
-    verdicts = Counter(next(iter(answered or counted), {}))
+    verdicts = _count_in_widest_scope(next(iter(counts.values()), {}))
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:
@@ -316,6 +312,13 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
         return (words if total == 1 else f"{words} of {total}"), _COLORS[certain[0]]
     (verdict, _), *_ = verdicts.most_common(1) or [(Verdict.NOT_ENOUGH, 0)]
     return str(verdict), _COLORS.get(Verdict(verdict), _OPEN_COLOR)
+
+
+def _count_in_widest_scope(scopes: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    """Return the verdicts in the widest scope with an answer: on one host, none is known over sites."""
+    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
+    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
+    return Counter(next(iter(answered or counted), {}))
 
 
 def draw_badge(subject: str, message: str, color: str) -> str:

@@ -145,23 +145,27 @@ class _Rewriting:
                 continue
             for name in [name for name in child.attrib if name.startswith("hx-")]:
                 del child.attrib[name]
-            if child.tag == "div" and child.get("class") == "plot":
-                self._draw(child)
-            elif child.tag in ("script", "link"):
-                self._rewrite_resource(parent, child)
-            elif child.tag == "span" and child.get("class") == "downloads":
-                # Replace the files of a table by those of the page.
-                tail = child.tail
-                child.clear()
-                child.tail = tail
-                child.set("class", "downloads")
-                SubElement(child, "a", href=f"#{_DATA_FILES}").text = "data"
-            else:
-                self._clean(child)
-                if child.tag == "a":
-                    self._rewrite_link(parent, child)
-                elif child.tag in _CONTAINERS and _is_empty(child):
-                    _remove(parent, child)
+            self._rewrite(parent, child)
+
+    def _rewrite(self, parent: Element, child: Element) -> None:
+        """Rewrite an element by its kind, and those below it."""
+        if child.tag == "div" and child.get("class") == "plot":
+            self._draw(child)
+        elif child.tag in ("script", "link"):
+            self._rewrite_resource(parent, child)
+        elif child.tag == "span" and child.get("class") == "downloads":
+            # Replace the files of a table by those of the page.
+            tail = child.tail
+            child.clear()
+            child.tail = tail
+            child.set("class", "downloads")
+            SubElement(child, "a", href=f"#{_DATA_FILES}").text = "data"
+        else:
+            self._clean(child)
+            if child.tag == "a":
+                self._rewrite_link(parent, child)
+            elif child.tag in _CONTAINERS and _is_empty(child):
+                _remove(parent, child)
 
     def _rewrite_resource(self, parent: Element, child: Element) -> None:
         name = "href" if child.tag == "link" else "src"
@@ -223,7 +227,7 @@ class _Rewriting:
 def _unlink(parent: Element, link: Element) -> None:
     """Remove a link with its separator or brackets; the text of another one stays."""
     before, after = _text_before(parent, link), link.tail or ""
-    if parent.tag == "li" and not (parent.text or "").strip() and len(parent) == 1:
+    if _is_link_item(parent):
         _remove(parent, link)
     elif after.startswith(_SEPARATOR):
         link.tail = after.removeprefix(_SEPARATOR)
@@ -238,6 +242,11 @@ def _unlink(parent: Element, link: Element) -> None:
     else:
         link.tag = "span"
         link.attrib = {key: value for key, value in link.attrib.items() if key == "class"}
+
+
+def _is_link_item(element: Element) -> bool:
+    """Return whether an element is a list item that starts with its only child."""
+    return element.tag == "li" and not (element.text or "").strip() and len(element) == 1
 
 
 def _needs_server(element: Element) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -57,19 +57,12 @@ class TableArrangement:
         if not self or not table.is_arrangeable:
             return table
         columns = {column.key: column for column in table.text_columns}
-        rows = list(table.rows)
-        for word in self.words:
-            texts = (" ".join(column.cell_text(row) for column in columns.values()) for row in rows)
-            rows = [row for row, text in zip(rows, texts, strict=True) if word in text.casefold()]
+        rows = _filter_rows(table.rows, columns.values(), self.words)
         if self.key and self.key not in columns:
             key, keys = self.key[:40], ", ".join(columns)
             raise ConfigError(f"{_SORT}{self.table} must be one of {keys}, not {key!r}")
         if self.key:
-            values = [(_sort_value(row, columns[self.key]), row) for row in rows]
-            filled = [(value, row) for value, row in values if value is not None]
-            filled.sort(key=lambda pair: pair[0], reverse=self.descending)
-            # Rows without a value come last in either direction.
-            rows = [row for _, row in filled] + [row for value, row in values if value is None]
+            rows = _sort_rows(rows, columns[self.key], descending=self.descending)
         return replace(table, rows=rows, arranged_from=table.rows)
 
     def next_order(self, column: TableColumn) -> str | None:
@@ -95,6 +88,25 @@ class TableArrangement:
 def is_arrangement(parameter: str) -> bool:
     """Return whether a parameter of a page arranges one of its tables."""
     return parameter.startswith((_SORT, _FIND))
+
+
+def _filter_rows(
+    rows: Iterable[Row], columns: Collection[TableColumn], words: Iterable[str]
+) -> list[Row]:
+    """List the rows that contain all words."""
+    matches = list(rows)
+    for word in words:
+        texts = (" ".join(column.cell_text(row) for column in columns) for row in matches)
+        matches = [row for row, text in zip(matches, texts, strict=True) if word in text.casefold()]
+    return matches
+
+
+def _sort_rows(rows: Sequence[Row], column: TableColumn, *, descending: bool) -> list[Row]:
+    """Sort rows by a column; rows without a value come last in either direction."""
+    values = [(_sort_value(row, column), row) for row in rows]
+    filled = [(value, row) for value, row in values if value is not None]
+    filled.sort(key=lambda pair: pair[0], reverse=descending)
+    return [row for _, row in filled] + [row for value, row in values if value is None]
 
 
 def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:

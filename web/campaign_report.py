@@ -30,7 +30,7 @@ from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natu
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
-from treehammer.hctests.definition.model import RELEASE_AXIS
+from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
@@ -413,14 +413,10 @@ def _load_report(store: Store, campaign: CampaignRow, *further: CampaignRow) -> 
         for part in import_parts("report"):
             load, caches = part.describe_campaign(snapshot, campaign)
     limits = judge_limits(store, campaign, created_us)
-    axes = campaign.plan.definition.compared_axes
-    if caches:
-        # Of reads through caches, other axes than the door change the work.
-        axes = {axis: values for axis, values in axes.items() if axis == "door"}
     return CampaignReport(
         campaign,
         rows,
-        judge_campaign(store, campaign, rows, axes=axes),
+        judge_campaign(store, campaign, rows, axes=_select_axes(campaign, has_caches=bool(caches))),
         created_us,
         load_headline_rows(store, Selection(further_ids), REPORT_COLUMNS) if further_ids else (),
         load,
@@ -428,6 +424,12 @@ def _load_report(store: Store, campaign: CampaignRow, *further: CampaignRow) -> 
         sections,
         caches,
     )
+
+
+def _select_axes(campaign: CampaignRow, *, has_caches: bool) -> Mapping[str, Sequence[Scalar]]:
+    """Select the axes to compare: of reads through caches, others than the door change the work."""
+    axes = campaign.plan.definition.compared_axes
+    return {axis: values for axis, values in axes.items() if axis == "door" or not has_caches}
 
 
 def write_report(database: str, references: Sequence[str], output: Path) -> None:

@@ -108,11 +108,7 @@ def title_column(name: str) -> str:
         return _TITLES[name]
     metric = METRICS_BY_NAME.get(name)
     unit = metric.unit if metric else ""
-    words = name.removeprefix("axis_").removeprefix(EXTRA_PREFIX).split("_")
-    is_unit = len(words) > 1 and words[-1] == _UNIT_WORDS.get(unit)
-    # Bytes that were counted stay bytes.
-    if is_unit and (words[-1] != "bytes" or {"rss", "mem", "size"} & {*words}):
-        words.pop()
+    words = _drop_unit(name.removeprefix("axis_").removeprefix(EXTRA_PREFIX).split("_"), unit)
     is_per_event = len(words) > 2 and words[-2:] == ["per", "event"]
     *first, last = words[:-2] if is_per_event else words
     title_words = [_WORDS.get(word, word) for word in first]
@@ -123,6 +119,13 @@ def title_column(name: str) -> str:
         last_words = _LAST_TIME_WORDS if unit in ("s", "ns") else _WORDS
         title_words.append(last_words.get(last, last))
     return " ".join([*title_words, "per event"] if is_per_event else title_words)
+
+
+def _drop_unit(words: list[str], unit: str) -> list[str]:
+    """Drop the last word if it is the unit; bytes that were counted stay bytes."""
+    is_unit = len(words) > 1 and words[-1] == _UNIT_WORDS.get(unit)
+    is_counted = words[-1] == "bytes" and not {"rss", "mem", "size"} & {*words}
+    return words[:-1] if is_unit and not is_counted else words
 
 
 def head_column(name: str) -> str:
@@ -199,9 +202,7 @@ def _label_distinct(variants: frozenset[str], hide_release: bool) -> VariantLabe
     hidden = {RELEASE_AXIS} if hide_release else set()
     recorded = sorted(variants, key=_sort_key)
     keys = {variant: _work_key(variant, hidden) for variant in recorded}
-    works = [key for key in {*keys.values()} if isinstance(key, frozenset)]
-    is_common = len(works) == len({*keys.values()}) > 1
-    shared = {axis for axis, _ in frozenset.intersection(*works)} if is_common else set()
+    shared = _list_shared_axes({*keys.values()})
     distinct_axes = {variant: _axes_without(variant, hidden | shared) for variant in recorded}
     labels = {variant: _axes_text(variant, axes) for variant, axes in distinct_axes.items()}
     names = _disambiguate(labels, keys)
@@ -220,6 +221,13 @@ def _work_key(variant: str, hidden: Collection[str]) -> WorkKey:
     if not axes:
         return variant
     return frozenset((axis, repr(axes[axis])) for axis in _axes_without(variant, hidden))
+
+
+def _list_shared_axes(keys: Collection[WorkKey]) -> set[str]:
+    """List the axes that have the same value in all of several variants."""
+    works = [key for key in keys if isinstance(key, frozenset)]
+    is_common = len(works) == len(keys) > 1
+    return {axis for axis, _ in frozenset.intersection(*works)} if is_common else set()
 
 
 def _disambiguate(labels: Mapping[str, str], keys: Mapping[str, WorkKey]) -> dict[str, str]:

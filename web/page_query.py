@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
@@ -144,12 +145,16 @@ class PageQuery(BaseModel):
             common = {*_COMMON, *filter(is_arrangement, parameters)}
         for name in parameters:
             if name not in {*names, *cls.filter_columns, *common}:
-                hint = suggest_word(name, (*names, *cls.filter_columns))
-                further = ["any column of the catalogue"] if cls.filter_columns else []
-                hint += f"Known parameters: {', '.join([*names, *further]) or 'none'}."
-                raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+                raise cls._build_unknown_name_error(name, names)
             if strict and not is_repeatable.get(name, True) and len(parameters.getlist(name)) > 1:
                 raise ConfigError(f"{name} may not be repeated")
+
+    @classmethod
+    def _build_unknown_name_error(cls, name: str, names: Sequence[str]) -> ConfigError:
+        hint = suggest_word(name, (*names, *cls.filter_columns))
+        further = ["any column of the catalogue"] if cls.filter_columns else []
+        hint += f"Known parameters: {', '.join([*names, *further]) or 'none'}."
+        return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
     @classmethod
     def _read_values(cls, request: Request, *, strict: bool) -> dict[str, Any]:
@@ -162,12 +167,15 @@ class PageQuery(BaseModel):
                 texts = [text for text in parameters.getlist(name) if strict or text.strip()]
                 values[name] = texts if is_repeatable else parameters[name]
         if cls.filter_columns:
-            values["filters"] = [
-                (name, text)
-                for name, text in parameters.multi_items()
-                if name in cls.filter_columns and (strict or text)
-            ]
+            values["filters"] = cls._read_filters(parameters.multi_items(), strict=strict)
         return values
+
+    @classmethod
+    def _read_filters(
+        cls, items: Iterable[tuple[str, str]], *, strict: bool
+    ) -> list[tuple[str, str]]:
+        columns = [item for item in items if item[0] in cls.filter_columns]
+        return columns if strict else [item for item in columns if item[1]]
 
     @classmethod
     def _validate(cls, values: Mapping[str, Any], *, drops_blank: bool) -> Self:
@@ -229,15 +237,7 @@ class PageQuery(BaseModel):
         inputs = []
         for name, values in choices.items():
             field, value = type(self).model_fields[name], str(getattr(self, name))
-            texts: Mapping[str, str] | None = None
-            if isinstance(values, Mapping):
-                texts = values
-            elif values is not None:
-                declared = [item for item in field.metadata if isinstance(item, OneOf)]
-                options = [*values] or [str(text) for item in declared for text in item.values]
-                texts = {text: text for text in options}
-            if texts is not None and field.default == "":
-                texts = {"": "all", **texts}
+            texts = None if values is None else _list_choices(field, values)
             title = field.title or name.capitalize()
             inputs.append(FormInput(field.alias or name, title, value, texts))
         return [item for item in inputs if item.is_useful]
@@ -278,6 +278,15 @@ def _describe_parameter(
             if keyword not in ("title", "default", "description")
         },
     }
+
+
+def _list_choices(field: FieldInfo, values: Mapping[str, str] | Iterable[str]) -> Mapping[str, str]:
+    """List texts by value; see :meth:`PageQuery.list_inputs`."""
+    if not isinstance(values, Mapping):
+        declared = [item for item in field.metadata if isinstance(item, OneOf)]
+        options = [*values] or [str(text) for item in declared for text in item.values]
+        values = {text: text for text in options}
+    return {"": "all", **values} if field.default == "" else values
 
 
 @cache

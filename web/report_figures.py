@@ -205,22 +205,14 @@ def draw_efficiency_figure(
     counts = sorted({cell.spreads["eff_job"].n for cell in cells})
     number = f"n = {' to '.join(map(str, sorted({counts[0], counts[-1]})))}"
     places = list(dict.fromkeys(cell.place for cell in cells))
-    # Each variant and compared value, sorted by variant; a single variant is not named.
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    pairs = dict.fromkeys((cell.variant, cell.value) for cell in cells)
-    before = "{} · " if len(variants) > 1 else ""
-    names = {
-        (variant, value): f"{before.format(variant)}{axis}={value}"
-        for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
-    }
+    names = _name_series(cells, axis)
     numbers = {name: number for number, name in enumerate(names)}
-    marks = []
-    for cell in cells:
-        spread = cell.spreads["eff_job"]
-        mean, rms, line = spread.mean, spread.rms, numbers[cell.variant, cell.value]
-        # A single execution has no bar, as its length of zero would suggest certainty.
-        low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
-        marks.append(FigureMark(line, places.index(cell.place), mean, low, high, spread.n))
+    marks = [
+        _make_mark(
+            cell.spreads["eff_job"], numbers[cell.variant, cell.value], places.index(cell.place)
+        )
+        for cell in cells
+    ]
     series = style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
     caption = (
         "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
@@ -240,6 +232,24 @@ def draw_efficiency_figure(
     )
     alt = f"CPU efficiency. {'; '.join(points)}"
     return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
+
+
+def _name_series(cells: Sequence[ExecutionCell], axis: str) -> Mapping[tuple[str, str], str]:
+    """Name each variant and compared value, sorted by variant; a single variant is not named."""
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    pairs = dict.fromkeys((cell.variant, cell.value) for cell in cells)
+    before = "{} · " if len(variants) > 1 else ""
+    return {
+        (variant, value): f"{before.format(variant)}{axis}={value}"
+        for variant, value in sorted(pairs, key=lambda pair: variants.index(pair[0]))
+    }
+
+
+def _make_mark(spread: MeanAndRms, series: int, place: int) -> FigureMark:
+    """Make the mark of a mean; a single execution has no bar, as a length of zero suggests certainty."""
+    mean, rms = spread.mean, spread.rms
+    low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
+    return FigureMark(series, place, mean, low, high, spread.n)
 
 
 def draw_section(figure: Figure) -> InlineFigure:

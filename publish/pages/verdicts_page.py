@@ -130,10 +130,7 @@ def lay_out_trend(rows: Sequence[VerdictRow], base: str) -> FigureLayout | None:
         name: max(abs(row.effect or 0.0) for row in changes[name].values()) for name in changes
     }
     names = sorted(changes, key=lambda name: (-sizes[name], natural_sort_key(name)))
-    releases = sorted(
-        {row.b for of_name in changes.values() for row in of_name.values()} | {base},
-        key=natural_sort_key,
-    )
+    releases = sorted({base}.union(*changes.values()), key=natural_sort_key)
     marks = [
         _make_mark(number, releases.index(release), row)
         for number, name in enumerate(names[:MAX_VARIANTS])

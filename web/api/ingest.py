@@ -274,14 +274,7 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         ) from None
     plan = model.campaign.plan
     _require_storable_plan(plan)
-    campaign = CampaignRow(**{**document["campaign"], "plan": plan})
-    jobs, attempts = [], []
-    for values in document["jobs"]:
-        columns = {name: value for name, value in values.items() if name != "attempts"}
-        jobs.append(JobRow(campaign_id=campaign.id, **columns))
-        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
-    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
-    upload = CampaignUpload(campaign, jobs, attempts, replicas)
+    upload = _build_rows(document, plan)
     duplicates = [
         *_find_duplicates("job", (job.id for job in upload.jobs)),
         *_find_duplicates(
@@ -292,6 +285,17 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
     if duplicates:
         raise CampaignDocumentError(duplicates)
     return upload
+
+
+def _build_rows(document: Any, plan: CampaignPlan) -> CampaignUpload:
+    campaign = CampaignRow(**{**document["campaign"], "plan": plan})
+    jobs, attempts = [], []
+    for values in document["jobs"]:
+        columns = {name: value for name, value in values.items() if name != "attempts"}
+        jobs.append(JobRow(campaign_id=campaign.id, **columns))
+        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
+    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
+    return CampaignUpload(campaign, jobs, attempts, replicas)
 
 
 def _require_storable_plan(plan: CampaignPlan) -> None:

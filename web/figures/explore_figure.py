@@ -70,7 +70,7 @@ QUIET_COLOR = "#a3abb3"
 
 def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
-    points = [point for point in data.points if point.mean is not None]
+    points = data.drawable_points
     if not points:
         return None
     kind, unit = _KINDS[query.view], figure_unit(query)

@@ -94,6 +94,11 @@ class FigurePoints:
     connected: bool = True
 
     @property
+    def drawable_points(self) -> list[FigurePoint]:
+        """Points that have a mean."""
+        return [point for point in self.points if point.mean is not None]
+
+    @property
     def are_comparable(self) -> bool:
         """Whether a line through points shows changes, not another mix of work."""
         return self.connected and not self.aggregation.largest_counts

@@ -204,12 +204,7 @@ def compare_with_same_work(
         for place, name in enumerate(WORKLOAD_COLUMNS)
         if not _COMPARED.get(name, set()) & {*columns}
     ]
-
-    # The median of each work over sites.
-    site_means: dict[WorkKey, list[float]] = defaultdict(list)
-    for _, work, mean in _list_means(site_groups, metric, compared_places):
-        site_means[work].append(mean)
-    references = {work: median(values) for work, values in site_means.items()}
+    references = _find_references(_list_means(site_groups, metric, compared_places))
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
     for group, work, mean in _list_means(groups, metric, compared_places):
         if work in references:
@@ -237,6 +232,14 @@ def _list_means(
         if mean and mean > 0:
             work = group_workload_key(group)
             yield group, tuple(work[place] for place in places), mean
+
+
+def _find_references(means: Iterable[tuple[FigureGroup, WorkKey, float]]) -> dict[WorkKey, float]:
+    """Find the median of each work over sites."""
+    site_means: dict[WorkKey, list[float]] = defaultdict(list)
+    for _, work, mean in means:
+        site_means[work].append(mean)
+    return {work: median(values) for work, values in site_means.items()}
 
 
 def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:

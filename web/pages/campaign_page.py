@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, i
 from treehammer.sql.read.cost_queries import describe_amounts, load_campaign_cost
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
-from treehammer.tables import DataTable
+from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
@@ -119,12 +119,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
     jobs, job_count = campaign_tables.build_job_table(store, query)
     pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))
-    bad_rows = (*failures.rows, *unsupported.rows)
-    job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
-    query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
-    names = {*(row["failure"] for row in bad_rows), query.failure} - {""}
-    choices = {"": "any or none", **{name: name for name in sorted(names)}}
-    form = ui.Form(query.list_inputs(site=job_sites, state=(), failure=choices), anchor="#jobs")
+    form = _build_form(query, count, (*failures.rows, *unsupported.rows))
     sections = (
         *_describe_submission(store, campaign),
         live,
@@ -159,6 +154,17 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
         about,
         [ui.Link("Campaigns", link_to("campaigns"))],
     )
+
+
+def _build_form(
+    query: campaign_tables.CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
+) -> ui.Form:
+    """Build the filters of jobs; a site without jobs is refused."""
+    job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
+    query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
+    names = {*(row["failure"] for row in bad_rows), query.failure} - {""}
+    choices = {"": "any or none", **{name: name for name in sorted(names)}}
+    return ui.Form(query.list_inputs(site=job_sites, state=(), failure=choices), anchor="#jobs")
 
 
 def _build_live_part(
@@ -353,10 +359,8 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
 def _describe_plan(plan: CampaignPlan, *, has_datasets: bool) -> Iterator[tuple[str, str]]:
     """Describe the sites, templates and parameters of a plan."""
     definition = plan.definition
-    for name, reasons in (("excluded", plan.excluded), ("included", plan.included)):
-        for label, reason in reasons.items():
-            kind = "door" if label.partition(":")[2] else "site"
-            yield f"{name} {kind} {label}", reason
+    yield from _describe_choices("excluded", plan.excluded)
+    yield from _describe_choices("included", plan.included)
     for site, template in plan.templates.items():
         yield f"template at {site}", template
     for axis, values in definition.axes.items():
@@ -366,3 +370,10 @@ def _describe_plan(plan: CampaignPlan, *, has_datasets: bool) -> Iterator[tuple[
         value = getattr(definition, name)
         if value not in (None, ()):
             yield name, ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _describe_choices(name: str, reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Describe why sites and doors were excluded or included."""
+    for label, reason in reasons.items():
+        kind = "door" if label.partition(":")[2] else "site"
+        yield f"{name} {kind} {label}", reason

@@ -78,17 +78,15 @@ def list_filter_choices(
             choose(name, value, title) for value, title in {"": f"all {name}s", **titles}.items()
         ]
         for name, titles in choices.items()
-    } | {
-        "remove": [
-            Link(
-                Badge(f"{name} {value} ✕"),
-                link_to_same_page(**{name: None}),
-                f"Remove the filter {name} {value}",
-            )
-            for name in ("site", "variant")
-            if (value := getattr(verdict_filter, name))
-        ]
-    }
+    } | {"remove": [*_list_removals(verdict_filter)]}
+
+
+def _list_removals(verdict_filter: VerdictFilter) -> Iterator[Link]:
+    """Link to the page without the filter by site, or by variant."""
+    for name, value in (("site", verdict_filter.site), ("variant", verdict_filter.variant)):
+        if value:
+            address = link_to_same_page(**{name: None})
+            yield Link(Badge(f"{name} {value} ✕"), address, f"Remove the filter {name} {value}")
 
 
 class CompareQuery(PageQuery):

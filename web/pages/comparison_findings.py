@@ -53,13 +53,7 @@ def list_findings(
         names: of its campaigns, by identity.
         load_pairs: loads its pairs of jobs.
     """
-    slower = [
-        row
-        for row in select_headline(rows)
-        if row.verdict == Verdict.SLOWER and row.effect is not None
-    ]
-    # Of the first metric with any.
-    slower = [row for row in slower if row.metric in verdict_text.list_metrics(slower)[:1]]
+    slower = _select_slower(rows)
     if slower:
         largest = max(slower, key=lambda row: abs(row.effect or 0.0))
         text = verdict_text.describe_verdict(largest, names)
@@ -78,6 +72,16 @@ def list_findings(
         yield ui.Paragraph(sentence)
 
 
+def _select_slower(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    """Select the slower variants, of the first metric with any."""
+    slower = [
+        row
+        for row in select_headline(rows)
+        if row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    return [row for row in slower if row.metric in verdict_text.list_metrics(slower)[:1]]
+
+
 def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[PairRow]) -> str:
     """Say whether variants are slower on all CPU models; '' if their models are not known."""
     series = {(row.metric, row.label) for row in slower}
@@ -87,15 +91,19 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     for pair in pairs:
         if pair.host in models:
             effects[models[pair.host]].append(pair)
-    sizes = []
-    for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1])):
-        mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in of_model))
-        sizes.append(
-            f"{model} {mean} ({pluralize(len({pair.job_id for pair in of_model}), 'job')})"
-        )
+    sizes = [
+        f"{model} {_describe_pairs(of_model)}"
+        for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1]))
+    ]
     if len(sizes) > 1:
         return f"Slower variants by CPU model: {join_names(sizes, MAX_MODELS)}."
     return "".join(f"All on one CPU model, so others may differ: {size}." for size in sizes)
+
+
+def _describe_pairs(pairs: Sequence[PairRow]) -> str:
+    """Describe the mean effect of pairs and the number of their jobs."""
+    mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in pairs))
+    return f"{mean} ({pluralize(len({pair.job_id for pair in pairs}), 'job')})"
 
 
 def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:

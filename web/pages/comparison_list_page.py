@@ -377,11 +377,7 @@ class BackgroundComparisons:
                 "no limit, and its results are listed on this page.",
             )
         with self._lock:
-            oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
-            complete = [other for other, task in self._tasks.items() if not task.is_running]
-            fresh = [other for other in complete if self._tasks[other].asked_s >= oldest_s]
-            for other in {*complete} - {*fresh[-MAX_TASKS:]}:
-                del self._tasks[other]
+            self._drop_old_tasks()
             task = self._tasks.get(query)
             if task is None:
                 if sum(task.is_running for task in self._tasks.values()) >= MAX_TASKS:
@@ -395,6 +391,13 @@ class BackgroundComparisons:
                 raise task.error
             task.asked_s = time.monotonic()
         return task
+
+    def _drop_old_tasks(self) -> None:
+        oldest_s = time.monotonic() - FORGOTTEN_AFTER_S
+        complete = [query for query, task in self._tasks.items() if not task.is_running]
+        fresh = [query for query in complete if self._tasks[query].asked_s >= oldest_s]
+        for query in {*complete} - {*fresh[-MAX_TASKS:]}:
+            del self._tasks[query]
 
     def _run(self, task: ComparisonTask) -> None:
         with self._turn:

@@ -154,11 +154,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
     missing = effect_tables.missing_table(comparison.missing, titled)
     counts = instruction_changes.load_counted_work(comparison.store, rows)
     instructions = effect_tables.instruction_table(counts, titled)
-    any_metric = not comparison.shows_counter
-    changes = comparison.filter.select(comparison.counters, any_metric=any_metric)
-    if is_page:
-        changes = [change for change in changes if change.has_changed]
-    counters = effect_tables.counter_table(changes, titled)
+    counters = _build_counter_table(comparison, is_page=is_page)
     needs_pairs = not comparison.is_live and not is_page
     pairs = [effect_tables.pair_table(comparison.pairs)] if needs_pairs else []
     conclusion = describe_conclusion(rows, names)
@@ -183,7 +179,7 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         ui.Paragraph(*choices["remove"], look="chosen"),
         *_show_forest(comparison),
         *_show_matrix(comparison),
-        _show_cell(comparison) if comparison.filter.site and comparison.filter.variant else None,
+        _show_cell(comparison),
         _describe_origin(comparison),
         ui.Folded("Compare something else", comparison.form),
         _show_pooled(comparison, pooled, has_filters=bool(choices["remove"])),
@@ -227,6 +223,15 @@ def build_comparison(comparison: DisplayedComparison) -> PageContent:
         [ui.Link("Compare", link_to("compare"))],
         drawings={"talk": ForestSlide(comparison.plot, conclusion)} if comparison.plot else {},
     )
+
+
+def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
+    """Build the table of exact counters; on a page, of those only that changed."""
+    any_metric = not comparison.shows_counter
+    changes = comparison.filter.select(comparison.counters, any_metric=any_metric)
+    if is_page:
+        changes = [change for change in changes if change.has_changed]
+    return effect_tables.counter_table(changes, comparison.titled)
 
 
 def _show_forest(comparison: DisplayedComparison) -> Iterator[ui.Section]:
@@ -280,7 +285,9 @@ def _show_matrix(comparison: DisplayedComparison) -> Iterator[ui.Section]:
 
 
 def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
-    """Draw the jobs and the trend of each series of the chosen site and variant."""
+    """Draw the jobs and the trend of each series of the chosen site and variant; None without both."""
+    if not (comparison.filter.site and comparison.filter.variant):
+        return None
     pairs, series = comparison.pairs, comparison.by_site
     plots = [
         chart

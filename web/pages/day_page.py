@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any
@@ -63,10 +63,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     """Build the page; a site that has never measured anything is refused."""
     store, day, site = request.store, request.query.day, request.query.site
     number = display_formats.day_number(day)
-    site_days = overview_queries.list_site_days(store, number, number)
-    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
-    if not outcomes and site not in overview_queries.list_sites(store):
-        raise overview_queries.build_unknown_site_error(store, site)
+    outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)
     variants = label_variants(
         (str(group.by[VARIANT_COLUMN] or "") for group in groups), hide_release=True
@@ -99,6 +96,15 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     return PageContent(
         f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
     )
+
+
+def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:
+    """Load the outcomes of a site on a day; a site that has never measured anything is refused."""
+    site_days = overview_queries.list_site_days(store, day, day)
+    outcomes = next((row.outcomes for row in site_days if row.site == site), {})
+    if not outcomes and site not in overview_queries.list_sites(store):
+        raise overview_queries.build_unknown_site_error(store, site)
+    return outcomes
 
 
 def _show_tables(
@@ -167,11 +173,7 @@ def _build_measured_table(
     site: str,
     day: date,
 ) -> DataTable:
-    # The common label of the measurements of each group, '' if they differ.
-    texts: dict[tuple[query_model.Scalar, ...], set[str]] = defaultdict(set)
-    for group in _load_groups(store, site, display_formats.day_number(day), (), "variant_label"):
-        texts[_group_key(group)].add(str(group.by["variant_label"] or ""))
-    labels = {key: common_label(group_texts) for key, group_texts in texts.items()}
+    labels = _load_labels(store, site, day)
 
     def sort_key(group: query_model.FigureGroup) -> tuple[Any, ...]:
         test, variant, *remaining = (str(value or "") for value in _group_key(group))
@@ -203,6 +205,16 @@ def _build_measured_table(
     )
     caption, empty = "Means ± RMS of good measurements", "No measurements."
     return DataTable("measured", caption, table_columns, rows, empty, variants.note)
+
+
+def _load_labels(
+    store: Store, site: str, day: date
+) -> Mapping[tuple[query_model.Scalar, ...], str]:
+    """Load the common label of the measurements of each group, '' if they differ."""
+    texts: dict[tuple[query_model.Scalar, ...], set[str]] = defaultdict(set)
+    for group in _load_groups(store, site, display_formats.day_number(day), (), "variant_label"):
+        texts[_group_key(group)].add(str(group.by["variant_label"] or ""))
+    return {key: common_label(group_texts) for key, group_texts in texts.items()}
 
 
 def _metric_columns(name: str) -> tuple[TableColumn, TableColumn]:

@@ -265,10 +265,15 @@ def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     words = " ".join([words or "no verdicts", *name_scopes(effects)])
     description = f"{comparison.b} against {comparison.a}: {words}"
     address = link_to("comparison", comparison=comparison.comparison_id)
-    css_class = "equal" if counts.keys() == {Verdict.SAME} else "open"
-    if certain := [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if counts[verdict]]:
-        css_class = "worse-2" if certain[0] == Verdict.SLOWER else "better-2"
-    return HeatCell(text, description, css_class, address)
+    return HeatCell(text, description, _choose_css_class(counts), address)
+
+
+def _choose_css_class(counts: Mapping[str, int]) -> str:
+    if counts.get(Verdict.SLOWER):
+        return "worse-2"
+    if counts.get(Verdict.FASTER):
+        return "better-2"
+    return "equal" if counts.keys() == {Verdict.SAME} else "open"
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:

@@ -54,10 +54,7 @@ _LAST_MONDAY = date.max - _WEEK_LENGTH
 
 def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
     """Build the table of all groups, exported in the metric's unit, shown in a readable one."""
-    is_relative = query.view == View.RELATIVE
-    numbers: tuple[str, ...] = ("difference" if is_relative else "mean", "rms")
-    if data.source != "roll-ups" and not is_relative:
-        numbers += ("smallest", "largest")
+    numbers = _name_statistics(query, data)
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query)
     number = aligned_format(
@@ -68,7 +65,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         ),
         unit,
     )
-    in_heading = f", {unit.name}" if is_relative else ""
+    in_heading = f", {unit.name}" if query.view == View.RELATIVE else ""
     is_trend = {*query.group_columns} & {*TIME_UNITS}
     aggregates = TableColumn("aggregates", "aggregates", hidden=not data.aggregation.largest_counts)
     columns = (
@@ -90,12 +87,24 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
         ),
         *([] if is_trend else [aggregates]),
     )
+    unit_text = f", in {unit.name}" if unit.name else ""
+    note = _describe_exported_unit(query, unit.name)
+    return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)
+
+
+def _name_statistics(query: ExploreQuery, data: FigurePoints) -> tuple[str, ...]:
+    """Name the statistics in the table, which depend on view and source."""
+    if query.view == View.RELATIVE:
+        return ("difference", "rms")
+    return ("mean", "rms") if data.source == "roll-ups" else ("mean", "rms", "smallest", "largest")
+
+
+def _describe_exported_unit(query: ExploreQuery, unit: str) -> str:
+    """Name the metric's own unit, if the table is shown in another one."""
     metric = METRICS_BY_NAME.get(query.metric)
     own_unit = metric.unit if metric else ""
-    own_unit = "shares: 0.05 is 5 %" if is_relative else own_unit
-    unit_text = f", in {unit.name}" if unit.name else ""
-    note = f"CSV and JSON use {own_unit}." if unit.name and unit.name != own_unit else ""
-    return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)
+    own_unit = "shares: 0.05 is 5 %" if query.view == View.RELATIVE else own_unit
+    return f"CSV and JSON use {own_unit}." if unit and unit != own_unit else ""
 
 
 def _point_row(point: FigurePoint, aggregation: Aggregation) -> dict[str, Any]:

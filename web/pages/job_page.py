@@ -129,32 +129,19 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         return send_log(folders, log_name)
     campaign = campaign_queries.load_campaign(store, job.campaign_id)
     rows = campaign_queries.load_job_measurements(store, job, _COLUMNS)
-    recorded = {attempt.number: attempt for attempt in store.attempts([job.id])}
+    recorded = store.attempts([job.id])
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
-    # Attempts that the batch system or measurements report.
-    numbers = sorted({*recorded, *(row["attempt"] for row in rows)})
-    attempts = [
-        _describe_attempt(
-            number,
-            recorded.get(number),
-            rows,
-            folders.get(number),
-            variants,
-            is_last=number == numbers[-1],
-        )
-        for number in numbers
-    ]
+    attempts = _describe_attempts(recorded, rows, folders, variants)
     selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
     with store.snapshot() as snapshot:
         diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
     explanation = display_formats.explain_efficiency("The job", diagnosed)
-    bad_rows = [row for row in rows if _failure_reason(row)]
     reads = sum_reads(rows)
     bins = build_bin_table(reads)
     facts = list(_provenance_facts(job, campaign, rows))
     command = campaign_outcome.rerun_command(campaign)
     sections = (
-        ui.headline(_explain_trouble(store, job, campaign, recorded.values(), rows)),
+        ui.headline(_explain_trouble(store, job, campaign, recorded, rows)),
         ui.quiet(
             f"{job.kind} job, repeat {job.repeat}, door {format_cell(job.door)} · ",
             ui.Styled(job.state, f"state {job.state}"),
@@ -162,7 +149,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
         ui.Links(list(_related_links(store, job, rows))),
         *_describe_progress(job, campaign, has_started=bool(attempts)),
         _SHORTENED_NOTE if len(rows) >= campaign_queries.MAX_JOB_MEASUREMENTS else None,
-        count_messages(bad_rows) if len(bad_rows) > 1 else None,
+        _count_repeated_messages(rows),
         *(section for section, _ in attempts),
         efficiency_section(explanation) if explanation.sentences else None,
         draw_reads(reads, bins),
@@ -173,7 +160,7 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     requested = request.raw.query_params.get("table")
     tables = (
         build_measurement_table("measurements", "All measurements of the job", rows, variants),
-        build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded.values()),
+        build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded),
         explanation.table,
         bins,
         *(table for _, table in attempts if table.name == requested),
@@ -218,6 +205,34 @@ def _describe_progress(
     elif not JobState(job.state).is_final:
         text = "The state is as of the last query of the batch system; "
         yield ui.quiet(text, ui.Code(command), " updates it.")
+
+
+def _count_repeated_messages(rows: Sequence[Row]) -> DataTable | None:
+    """Count the messages of several bad measurements; None for fewer."""
+    bad_rows = [row for row in rows if _failure_reason(row)]
+    return count_messages(bad_rows) if len(bad_rows) > 1 else None
+
+
+def _describe_attempts(
+    recorded: Sequence[AttemptRow],
+    rows: Sequence[Row],
+    folders: Mapping[int, Path],
+    variants: VariantLabels,
+) -> list[tuple[ui.Titled, DataTable]]:
+    """Show the attempts that the batch system or measurements report, with their tables."""
+    attempts = {attempt.number: attempt for attempt in recorded}
+    numbers = sorted({*attempts, *(row["attempt"] for row in rows)})
+    return [
+        _describe_attempt(
+            number,
+            attempts.get(number),
+            rows,
+            folders.get(number),
+            variants,
+            is_last=number == numbers[-1],
+        )
+        for number in numbers
+    ]
 
 
 def _describe_attempt(

@@ -74,16 +74,10 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     b = _load_values(request.store, other) if other else None
     differences, *tables = _build_tables(a, b)
     parts = import_parts("measurement_part")
-    figures = list(_draw_figures({"A": a, "B": b} if b else {"": a}))
-    choices = {**_list_others(request.store, a), **({other: _title_measurement(b)} if b else {})}
-    pair: tuple[ui.Section, ...] = ()
+    figures = list(_draw_figures(a, b))
+    choices = _list_others(request.store, a)
     if b:
-        address = link_to("measurement-page", measurement_id=b["measurement_id"])
-        link = ui.Link(_title_measurement(b), address)
-        pair = (
-            ui.Paragraph("A is this measurement, B is ", link, "."),
-            ui.Titled("What differs", differences, anchor="differences"),
-        )
+        choices[other] = _title_measurement(b)
     choice = FormInput("with", "Compare with", other, {"": "–", **choices})
     sections = (
         ui.quiet(
@@ -94,10 +88,8 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
             ui.Link("Record as JSON", link_to("measurement", measurement_id=identity)),
         ),
         ui.Form([choice], "Compare") if choices else None,
-        *pair,
-        ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
-        if a["log_excerpt"]
-        else None,
+        *_show_differences(b, differences),
+        _show_output(a["log_excerpt"]),
         *(section for part in parts for section in part.list_sections(a)),
         ui.Group("charts", *figures),
         *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
@@ -108,6 +100,19 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         (differences, *tables, *(table for part in parts for table in part.build_tables(a))),
         crumbs=[ui.Link("Job", link_to("job", job_id=a["job_id"]))],
     )
+
+
+def _show_differences(b: Mapping[str, Any] | None, differences: DataTable) -> Iterator[ui.Section]:
+    """Name the other measurement of a pair, and show the differences; nothing without one."""
+    if b:
+        address = link_to("measurement-page", measurement_id=b["measurement_id"])
+        link = ui.Link(_title_measurement(b), address)
+        yield ui.Paragraph("A is this measurement, B is ", link, ".")
+        yield ui.Titled("What differs", differences, anchor="differences")
+
+
+def _show_output(excerpt: str) -> ui.Folded | None:
+    return ui.Folded("End of the output", ui.Log(excerpt), is_open=True) if excerpt else None
 
 
 def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[DataTable]:
@@ -153,8 +158,9 @@ def _title_measurement(row: Mapping[str, Any]) -> str:
     return f"{row['variant_label'] or row['kind']} at {row['site']}"
 
 
-def _draw_figures(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[ui.Figure]:
+def _draw_figures(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> Iterator[ui.Figure]:
     """Draw phases and read latencies, if they were recorded."""
+    sides = {"A": a, "B": b} if b else {"": a}
     phases = chart_phases({name and _title_side(name, row): row for name, row in sides.items()})
     latencies = chart_histograms(
         {_title_side(name, row): row["read_latency_hist"] or () for name, row in sides.items()}
@@ -287,8 +293,7 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
     # By kind of time, so that the bars to compare lie beside each other.
     bars = {
         f"{kind}, {title}" if title else kind: {
-            phase.name: sum(row[column] or 0.0 for column in getattr(phase, columns))
-            for phase in _PHASES
+            phase.name: _sum_seconds(row, getattr(phase, columns)) for phase in _PHASES
         }
         for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
         for title, row in executions.items()
@@ -297,6 +302,10 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
         phase for phase in _PHASES if any(seconds[phase.name] > 0 for seconds in bars.values())
     ]
     return PhaseChart("Time by phase", phases, bars) if phases else None
+
+
+def _sum_seconds(row: Mapping[str, Any], columns: Sequence[str]) -> float:
+    return sum(row[column] or 0.0 for column in columns)
 
 
 @dataclass(frozen=True)

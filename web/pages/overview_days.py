@@ -270,13 +270,10 @@ def changes_since_yesterday(
     """
     yesterday = today - timedelta(days=1)
     max_quiet = None if max_named is None else MAX_QUIET_SITES
-    changes = [*_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet)]
-    received = sum_outcomes(
-        judged for site in sites for day, judged in site.days.items() if day >= yesterday
-    )
-    if received.total:
-        text = f"{pluralize(received.total, 'measurement')} received: {received}."
-        changes.append(ChangeSentence(ChangeSeverity.SUMMARY, (text,)))
+    changes = [
+        *_find_quiet_sites(sites, yesterday - timedelta(days=1), max_quiet),
+        *_summarize_arrivals(sites, yesterday),
+    ]
     for site in sites:
         changes += _find_grade_change(site, explanations.get(site.site, ""), yesterday)
     first = overview_queries.list_first_measurements(store)
@@ -295,6 +292,17 @@ def changes_since_yesterday(
         is_new = change.explanation not in seen
         seen.add(change.explanation)
         yield replace(change, parts=(*change.parts, f" {change.explanation}")) if is_new else change
+
+
+def _summarize_arrivals(
+    sites: Sequence[SiteDays[DayOutcomes]], yesterday: date
+) -> Iterator[ChangeSentence]:
+    received = sum_outcomes(
+        judged for site in sites for day, judged in site.days.items() if day >= yesterday
+    )
+    if received.total:
+        text = f"{pluralize(received.total, 'measurement')} received: {received}."
+        yield ChangeSentence(ChangeSeverity.SUMMARY, (text,))
 
 
 def _find_quiet_sites(
@@ -360,8 +368,12 @@ def _find_first_measurements(
         if site not in new_sites:
             sites_by_text[f"{feature}: first measurements at "].append(site)
     for text, sites in sites_by_text.items():
-        names = [ui.Link(name or _NO_SITE, link_to("site", site=name)) for name in sites]
+        names = [_link_to_site(site) for site in sites]
         yield _end_with_names(ChangeSeverity.NEW, text, names, max_named)
+
+
+def _link_to_site(site: str) -> ui.Link:
+    return ui.Link(site or _NO_SITE, link_to("site", site=site))
 
 
 def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:

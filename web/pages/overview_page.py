@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -135,24 +135,8 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
     """Show what is wrong, what changed, and what runs."""
     overview = Overview(request.store, request.query, is_html=request.is_html)
     about = {"changes": [change.text for change in overview.changes]}
-    site_days = [
-        {
-            "site": line.site,
-            "day": day.isoformat(),
-            "status": judged.grade,
-            **outcome_counts(judged),
-        }
-        for line in overview.lines
-        for day, judged in line.days.items()
-        if not request.is_html
-    ]
     tables = (
-        DataTable(
-            "site_days",
-            "Sites by day",
-            (*columns("site", "day", "status"), *outcome_columns()),
-            site_days,
-        ),
+        _build_site_day_table(() if request.is_html else overview.lines),
         overview.running,
         overview.verdicts,
         *(part.table for part in overview.parts),
@@ -473,3 +457,18 @@ def _show_news(overview: Overview) -> Iterator[ui.Section]:
     submit = ui.suggest(start, "treehammer submit ttree-read --wait")
     running = (overview.running, remark) if overview.active else submit
     yield ui.Titled("Running campaigns", *running, anchor="running")
+
+
+def _build_site_day_table(lines: Sequence[overview_days.SiteDays[DayOutcomes]]) -> DataTable:
+    rows = [
+        {
+            "site": line.site,
+            "day": day.isoformat(),
+            "status": judged.grade,
+            **outcome_counts(judged),
+        }
+        for line in lines
+        for day, judged in line.days.items()
+    ]
+    table_columns = (*columns("site", "day", "status"), *outcome_columns())
+    return DataTable("site_days", "Sites by day", table_columns, rows)

@@ -86,14 +86,17 @@ def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
     )
     title = f"Search: {text}" if text else "Search"
     ask = Paragraph("Find a site, campaign, job, host, ROOT release or test by its name.")
-    words = text.casefold().split()
-    topics = (
-        Paragraph(answer, Link(topic_title, link_to(name)), ".", look="headline")
-        for beginnings, (answer, name, topic_title) in _TOPICS.items()
-        if any(word.startswith(beginnings) for word in words)
-    )
-    sections = [next(topics, None), table if text else ask]
+    sections = [_describe_topic(text), table if text else ask]
     return PageContent(title, sections, (table,), searched=text)
+
+
+def _describe_topic(text: str) -> Paragraph | None:
+    """Describe the page of a topic that a word names; None for other texts."""
+    words = text.casefold().split()
+    for beginnings, (answer, name, title) in _TOPICS.items():
+        if any(word.startswith(beginnings) for word in words):
+            return Paragraph(answer, Link(title, link_to(name)), ".", look="headline")
+    return None
 
 
 def _link_to_hit(hit: SearchHit) -> str:

@@ -107,19 +107,9 @@ class SiteStates(Protocol):
 def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     """Build the page of a site; one that has never measured anything is refused."""
     store, site = request.store, request.query.site
-    works = site_history.list_workloads(store, site)
-    variants = label_variants(work.variant for work in works)
-    works = sorted(
-        works,
-        key=lambda work: (
-            *(work.test, variants.place(work.variant), work.dataset),
-            *(natural_sort_key(work.root), work.door),
-        ),
-    )
+    works = _sort_works(site_history.list_workloads(store, site))
     if not works:
-        if not site and wants_html(request.raw):
-            return RedirectResponse(link_to("sites"))
-        raise overview_queries.build_unknown_site_error(store, site)
+        return _redirect_to_list(request)
     query = request.query.normalize_variant(works)
     sums = peer_sums.load_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
@@ -128,11 +118,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         sums.dailies, site, partial(coarsen_day, query.time_column)
     )
     standing = describe_standing(store, query, sums)
-    explained = load_explained_rows(store, site, query.recent_first, query.to)
-    period = f"from {query.recent_first} to {query.to}"
-    note = f"The newest {MAX_EXPLAINED:,} at most, {period}, ignoring the filters."
-    subject = site or "Work without a site"
-    explanation = display_formats.explain_efficiency(subject, explained, note)
+    explanation = _explain_site(store, query)
     door_days = site_charts.load_door_days(store, query)
     days = query.recent_day_numbers
     loops = site_history.load_newest(store, site, days, MAX_EXPLAINED, ("site", "loop_fallback"))
@@ -153,8 +139,6 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
     for states in parts:
         tables |= states.tables
     charts = site_charts.build_door_charts(door_days, tables["changes"].rows, query)
-    filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
-    metrics = {name: head_column(name) for name in ROLLUP_METRICS}
     sections = (
         *(states.show_current() for states in parts),
         ui.headline(_explain_last_day(store, site, tables["outcomes"].rows, parts)),
@@ -162,7 +146,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ui.headline(" ".join(describe_interpreted_loops(loops))),
         ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
         ui.Links([*_link_to_explore(store, query)]),
-        ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=())),
+        _build_form(query, works),
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
         ),
@@ -174,12 +158,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ),
         _describe_doors(tables, charts),
         *(states.show_changes() for states in parts),
-        ui.Titled(
-            "Outcomes",
-            tables["outcomes"],
-            ui.quiet(_ALL_COUNTED) if tables["outcomes"].rows else None,
-            anchor="outcomes",
-        ),
+        _show_outcomes(tables["outcomes"]),
         ui.Titled(
             "Workloads",
             ui.TableSection(_build_work_matrix(works), exported=tables["works"]),
@@ -193,6 +172,24 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         {"standing": standing.sentence, "explanation": explanation.sentences},
         crumbs=[ui.Link("Sites", link_to("sites"))],
     )
+
+
+def _redirect_to_list(request: PageRequest[SiteQuery]) -> Response:
+    """Redirect readers who name no site to the list of sites; refuse unknown sites."""
+    if not request.query.site and wants_html(request.raw):
+        return RedirectResponse(link_to("sites"))
+    raise overview_queries.build_unknown_site_error(request.store, request.query.site)
+
+
+def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:
+    filters = {name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS}
+    metrics = {name: head_column(name) for name in ROLLUP_METRICS}
+    return ui.Form(query.list_inputs(metric=metrics, **filters, to=None, days=()))
+
+
+def _show_outcomes(outcomes: DataTable) -> ui.Titled:
+    note = ui.quiet(_ALL_COUNTED) if outcomes.rows else None
+    return ui.Titled("Outcomes", outcomes, note, anchor="outcomes")
 
 
 def _compare_with_similar(
@@ -298,6 +295,14 @@ def _explain_last_day(
     return f"On {day}: {explained}" if explained else ""
 
 
+def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyExplanation:
+    """Explain the site's newest measurements of the last days shown."""
+    rows = load_explained_rows(store, query.site, query.recent_first, query.to)
+    days = f"from {query.recent_first} to {query.to}"
+    note = f"The newest {MAX_EXPLAINED:,} at most, {days}, ignoring the filters."
+    return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
+
+
 def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[ui.Link]:
     """Link to Explore with the page's metric, filters and days."""
     filters = query.find_recorded_filters(store)
@@ -370,6 +375,17 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
     )
     caption, empty = "Outcomes of all executions by day", "No measurements in this period."
     return DataTable("outcomes", caption, table_columns, rows, empty_text=empty)
+
+
+def _sort_works(works: Sequence[Workload]) -> list[Workload]:
+    """Sort all work by test, values of the variant, dataset, release and door."""
+    variants = label_variants(work.variant for work in works)
+
+    def sort_key(work: Workload) -> tuple[Any, ...]:
+        place = variants.place(work.variant)
+        return work.test, place, work.dataset, natural_sort_key(work.root), work.door
+
+    return sorted(works, key=sort_key)
 
 
 def _build_work_matrix(works: Sequence[Workload]) -> DataTable:

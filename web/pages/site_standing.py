@@ -232,23 +232,10 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
             sentences.append(
                 f"Mainly {title_column(main_part['kind'])} {main_part['name']}: {size}."
             )
-        is_worse = (standing.difference < 0) == (METRICS_BY_NAME[query.metric].better == "higher")
-        # So much worse than the median that its operator should act.
-        if standing.place is not None and is_worse and abs(standing.difference) >= _NOTABLE:
+        if _is_notably_worse(query, standing):
             sentences.append(_describe_begin(peers.dailies, query, standing))
-            action = _ACTIONS.get(main_part["kind"]) if main_part else None
-            sentences.append(
-                action.format(main_part["name"])
-                if main_part and action
-                else "See where the time went, below."
-            )
+            sentences.append(_suggest_action(main_part))
     better_sites = standing.better_sites[:MAX_BETTER_SITES]
-    contrasts: list[ConditionContrast] = []
-    if better_sites:
-        sites = [query.site, *better_sites]
-        conditions = site_history.load_conditions(store, sites, *query.day_numbers)
-        better = [conditions[site] for site in better_sites if site in conditions]
-        contrasts = peer_comparison.contrast_conditions(conditions.get(query.site, {}), better)
     is_recent = query.recent_first > query.first
     measured = any(row["kind"] in _MEASURED for row in rows)
     note = f"Hosts and CPU models are those from {query.recent_first} on."
@@ -256,7 +243,7 @@ def describe_standing(store: Store, query: SiteQuery, peers: PeerSums) -> Standi
         query.metric,
         " ".join(sentences),
         rows,
-        contrasts,
+        _contrast_conditions(store, query, better_sites),
         better_sites,
         note if is_recent and measured else "",
     )
@@ -298,6 +285,30 @@ def _describe_begin(dailies: WorkSums, query: SiteQuery, standing: SiteStanding)
         return "Not in the last week."
     begin = max(query.first, query.to - timedelta(days=7 * max(bad) - 1))
     return f"So in all weeks from {begin} on." if good is None else f"So since the week of {begin}."
+
+
+def _is_notably_worse(query: SiteQuery, standing: SiteStanding) -> bool:
+    """Return whether a site is so much worse than the median that its operator should act."""
+    is_worse = (standing.difference < 0) == (METRICS_BY_NAME[query.metric].better == "higher")
+    return standing.place is not None and is_worse and abs(standing.difference) >= _NOTABLE
+
+
+def _suggest_action(main_part: Row | None) -> str:
+    if main_part is None or main_part["kind"] not in _ACTIONS:
+        return "See where the time went, below."
+    return _ACTIONS[main_part["kind"]].format(main_part["name"])
+
+
+def _contrast_conditions(
+    store: Store, query: SiteQuery, better_sites: Sequence[str]
+) -> list[ConditionContrast]:
+    """Compare the conditions of the site with those of better sites; nothing without any."""
+    if not better_sites:
+        return []
+    sites = [query.site, *better_sites]
+    conditions = site_history.load_conditions(store, sites, *query.day_numbers)
+    better = [conditions[site] for site in better_sites if site in conditions]
+    return peer_comparison.contrast_conditions(conditions.get(query.site, {}), better)
 
 
 def _describe_difference(difference: float) -> str:

@@ -199,11 +199,7 @@ class RequestLog:
         client = address, state.get(responses.KEY_ID, "")
         if refusal:
             self._metrics.refusals.labels(refusal.reason).inc()
-            # Refusals that concern permissions, and more than a page opened before sign-in.
-            is_visit = scope["method"] in ("GET", "HEAD") and not any(
-                name == b"authorization" for name, _ in scope["headers"]
-            )
-            if refusal.reason in AUDITED_REASONS and not is_visit:
+            if _is_audited(scope, refusal):
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 labels = (label for start, label in _ENDPOINTS if scope["path"].startswith(start))
                 request = f"{method} {next(labels, 'pages')}"
@@ -287,3 +283,11 @@ class AuditJournal:
             _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
             for event, count in counts.items():
                 self._add(event, count)
+
+
+def _is_audited(scope: Scope, refusal: responses.RequestRefusedError) -> bool:
+    """Return whether a refusal concerns permissions, and more than a page opened before sign-in."""
+    is_visit = scope["method"] in ("GET", "HEAD") and not any(
+        name == b"authorization" for name, _ in scope["headers"]
+    )
+    return refusal.reason in AUDITED_REASONS and not is_visit
