@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import quantiles
@@ -90,20 +90,34 @@ def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> 
     types = _merge_types(paths, items)
     filled = [(path, item) for path, item in zip(paths, items, strict=True) if item["entries"]]
     names = dict.fromkeys(name for _, item in filled for name in item["branches"])
-    top_levels = [(path.name, frozenset(item["branches"])) for path, item in filled]
-    lacking = {name: [file for file, level in top_levels if name not in level] for name in names}
-    missing = {name: ", ".join(files) for name, files in lacking.items() if files}
+    missing = _find_missing_branches(names, filled)
     return TreeContent(
         branches=tuple(name for name in names if name not in missing),
         missing=missing,
-        other_lengths={
-            name: f"{entries} of {item['entries']} entries" + f" in {path.name}" * (len(paths) > 1)
-            for path, item in filled
-            for name, entries in item["lengths"].items()
-        },
+        other_lengths=_describe_other_lengths(filled, names_files=len(paths) > 1),
         friends=tuple(dict.fromkeys(friend for item in items for friend in item["friends"])),
         types=types,
     )
+
+
+def _find_missing_branches(
+    names: Iterable[str], filled: Sequence[tuple[Path, Mapping[str, Any]]]
+) -> dict[str, str]:
+    """Map each branch that some files lack to the names of these files."""
+    top_levels = [(path.name, frozenset(item["branches"])) for path, item in filled]
+    lacking = {name: [file for file, level in top_levels if name not in level] for name in names}
+    return {name: ", ".join(files) for name, files in lacking.items() if files}
+
+
+def _describe_other_lengths(
+    filled: Sequence[tuple[Path, Mapping[str, Any]]], *, names_files: bool
+) -> dict[str, str]:
+    """Map each branch with another number of entries than its tree to both numbers."""
+    return {
+        name: f"{entries} of {item['entries']} entries" + f" in {path.name}" * names_files
+        for path, item in filled
+        for name, entries in item["lengths"].items()
+    }
 
 
 def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -179,12 +179,8 @@ def configure_server(
         original = path.with_suffix(".cfg.original")
         before = path.read_text()
         first = original.read_text() if original.exists() else before
-        lines = [line for line in before.splitlines() if line.partition(" ")[0] not in settings]
-        lines += [f"{name} {value}" for name, value in settings.items()]
-        after = "\n".join(lines) + "\n" if settings else first
-        old, new = map(_read_directives, (before, after))
-        pairs = {name: (old.get(name, ""), new.get(name, "")) for name in sorted(old | new)}
-        changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        after = _replace_directives(before, settings) if settings else first
+        changes = _compare_directives(before, after)
         if not changes:
             raise NothingToDoError(f"{site}: the server of door {door} has these settings already")
         if not original.exists():
@@ -207,6 +203,20 @@ def configure_server(
         if not settings:
             original.unlink()
     return changes
+
+
+def _replace_directives(text: str, settings: Mapping[str, str]) -> str:
+    """Remove all lines of some directives of a server's configuration, and append their values."""
+    lines = [line for line in text.splitlines() if line.partition(" ")[0] not in settings]
+    lines += [f"{name} {value}" for name, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _compare_directives(before: str, after: str) -> dict[str, tuple[str, str]]:
+    """Compare the directives of two configurations; return those that differ, with both values."""
+    old, new = map(_read_directives, (before, after))
+    pairs = {name: (old.get(name, ""), new.get(name, "")) for name in sorted(old | new)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _read_directives(text: str) -> dict[str, str]:

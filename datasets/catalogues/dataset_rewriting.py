@@ -77,7 +77,7 @@ def make_dataset(
         plan: AnySpec | None = _load_own_spec(Path(name), options, new_name)
     else:
         plan = dataset_specs.load_shipped_spec(name)
-    if options.changes_layout or new_name or (options.root and not plan):
+    if _needs_rewriting(options, new_name, plan):
         source = ensure_dataset(name, settings, bars)
         release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
         return rewrite_dataset(
@@ -107,6 +107,11 @@ def make_dataset(
     hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}. To rewrite it, give options "
     hint += "such as --compression, --order or --format."
     raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+
+
+def _needs_rewriting(options: RewriteOptions, new_name: str, plan: AnySpec | None) -> bool:
+    """Return whether an existing dataset is rewritten; a spec takes another release without that."""
+    return bool(options.changes_layout or new_name or (options.root and not plan))
 
 
 def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> AnySpec:
@@ -241,14 +246,7 @@ class _DatasetRewriter:
             "Reading the values of the source", self._home, self._source.files
         )
         after = self._hash_values("Reading the values again", self._folder, files)
-        # Where branches are left out, leaves may exist in the source alone.
-        leaves = after.leaves if left_out else {*before.leaves, *after.leaves}
-        wrong = [
-            leaf for leaf in sorted(leaves) if after.leaves.get(leaf) != before.leaves.get(leaf)
-        ]
-        if not left_out and not wrong and before.checksum != after.checksum:
-            wrong = ["the checksum of all"]
-        _reject_differences(wrong, "leaves")
+        _check_same_values(before, after, left_out)
         objects = 0 if self._options.writes_rntuple else self._compare_objects(after)
         origin = {
             "kind": REWRITTEN,
@@ -376,6 +374,18 @@ class _DatasetRewriter:
                     where=file.name,
                 )
         return files, describe_content(content)
+
+
+def _check_same_values(
+    before: ValueChecksums, after: ValueChecksums, left_out: Mapping[str, str]
+) -> None:
+    """Refuse a result whose values differ from those of the source."""
+    # Where branches are left out, leaves may exist in the source alone.
+    leaves = after.leaves if left_out else {*before.leaves, *after.leaves}
+    wrong = [leaf for leaf in sorted(leaves) if after.leaves.get(leaf) != before.leaves.get(leaf)]
+    if not left_out and not wrong and before.checksum != after.checksum:
+        wrong = ["the checksum of all"]
+    _reject_differences(wrong, "leaves")
 
 
 def _reject_differences(wrong: Sequence[str], noun: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from html import unescape
 from http.client import HTTPException
@@ -399,16 +399,24 @@ def _list_children(
     """
     parents = {path[:-1] for path in resources if path}
     if folder not in resources and folder not in parents:
-        # A server behind a proxy knows the folder by another path.
-        paths = parents & resources.keys() or parents
-        if len(resources) == 1:
-            paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
-        folder = min(paths or parents, key=len, default=folder)
+        folder = _find_listed_folder(resources, parents, folder)
     return [
         (path[-1], is_folder)
         for path, is_folder in resources.items()
         if path and path[:-1] == folder and path[-1] != ".."
     ]
+
+
+def _find_listed_folder(
+    resources: Mapping[tuple[str, ...], bool],
+    parents: Set[tuple[str, ...]],
+    folder: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Find the path of a folder that a server behind a proxy knows by another one."""
+    paths = parents & resources.keys() or parents
+    if len(resources) == 1:
+        paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
+    return min(paths or parents, key=len, default=folder)
 
 
 def _describe_status(error: HTTPError) -> str:

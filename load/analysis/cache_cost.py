@@ -164,8 +164,7 @@ class CacheComparison:
     ) -> None:
         reads = [*reads]
         self.direct_doors = _list_direct_doors(reads)
-        door = direct_door if direct_door in self.direct_doors else ""
-        self.direct_door = door or next(iter(self.direct_doors), "")
+        self.direct_door = _choose_direct_door(self.direct_doors, direct_door)
         self._reads = [read for read in reads if read.state or read.door == self.direct_door]
         by_key = _group_by_cell(self._reads)
         units = {key: _list_units(by_key[key]) for key in sorted(by_key, key=lambda key: key.rank)}
@@ -250,6 +249,11 @@ def _list_direct_doors(reads: Sequence[CacheRead]) -> list[str]:
     counts = Counter({read.door: 0 for read in sorted(direct_reads, key=lambda read: read.door)})
     counts.update(read.door for read in direct_reads if read.pair_key in cached_keys)
     return [door for door, _ in counts.most_common()]
+
+
+def _choose_direct_door(doors: Sequence[str], preferred: str) -> str:
+    """Choose the door that costs refer to: the first without a preferred one; '' without any."""
+    return preferred if preferred and preferred in doors else next(iter(doors), "")
 
 
 def _group_by_cell(

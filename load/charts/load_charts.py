@@ -57,8 +57,7 @@ def draw_levels(
     rate_target, bytes_target = _find_targets(rule, test, operation)
     figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, rate_target, 1.0)]
     if any(level.bytes for level in levels):
-        sizes = {level.bytes / level.done for level in levels if level.done}
-        size = sizes.pop() / 1e6 if len(sizes) == 1 else 0.0
+        size = _find_common_size(levels)
         figures.append(
             _draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, bytes_target, size)
         )
@@ -70,6 +69,12 @@ def draw_levels(
         axis = NumberAxis([0.0, max(map(_attempted, levels))], _ATTEMPTED)
         figures += _draw_tails(groups, "Latency by load", across, axis)
     return figures
+
+
+def _find_common_size(levels: Sequence[OperationGroup]) -> float:
+    """Return the MB of an operation; 0 if levels differ in it."""
+    sizes = {level.bytes / level.done for level in levels if level.done}
+    return sizes.pop() / 1e6 if len(sizes) == 1 else 0.0
 
 
 def _find_targets(

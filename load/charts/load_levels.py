@@ -245,7 +245,7 @@ def load_details(
     levels = load_operations(
         snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find
     )
-    labels = LevelLabels(level_of(level) for level in levels)
+    labels = LevelLabels(map(level_of, levels))
     levels.sort(key=lambda level: (level.operation, level.side, labels.sort_key(level_of(level))))
     group = _choose_level(levels, query)
     if group is None:

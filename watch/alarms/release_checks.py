@@ -353,10 +353,16 @@ def _make_check(
     return replace(check, checked_us=now_us, changed_us=now_us)
 
 
-def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
+def _select_verdict_rows(comparison: Comparison) -> Sequence[VerdictRow]:
+    """Select the headline's verdicts, or those of single sites if these alone are slower."""
     rows: Sequence[VerdictRow] = select_headline(comparison.verdicts)
     if comparison.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
-        rows = comparison.of_series  # single sites alone are slower
+        return comparison.of_series
+    return rows
+
+
+def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
+    rows = _select_verdict_rows(comparison)
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison)]

@@ -330,6 +330,24 @@ def average_steps(
     store: ResultsReader, change: ChangePointRow, first: int, last: int
 ) -> dict[int, float]:
     """Average the changed series by day, each relative to its own mean before a step, or start of a drift."""
+    steps: dict[int, list[float]] = defaultdict(list)
+    for series_days in _load_changed_days(store, change, first, last).values():
+        before = [value for day, value in series_days.items() if day < change.day]
+        if change.until_day:
+            base = fmean(series_days.values()) - change.effect / 2
+        elif before:
+            base = fmean(before)
+        else:
+            continue
+        for day, value in series_days.items():
+            steps[day].append(value - base)
+    return {day: fmean(steps[day]) for day in sorted(steps)}
+
+
+def _load_changed_days(
+    store: ResultsReader, change: ChangePointRow, first: int, last: int
+) -> Mapping[str, Mapping[int, float]]:
+    """Load the values of the changed series by day."""
     selection = {"kind": change.kind, "metric": change.metric, "test_name": change.test_name}
     places = {_locate(series, series.variant) for series in change.evidence.series}
     changed_ids = {
@@ -342,18 +360,7 @@ def average_steps(
     for row in alarms.load_watched_days(store, first, last, **selection):
         if row.series_id in changed_ids:
             values[row.series_id][row.day] = row.value
-    steps: dict[int, list[float]] = defaultdict(list)
-    for series_days in values.values():
-        before = [value for day, value in series_days.items() if day < change.day]
-        if change.until_day:
-            base = fmean(series_days.values()) - change.effect / 2
-        elif before:
-            base = fmean(before)
-        else:
-            continue
-        for day, value in series_days.items():
-            steps[day].append(value - base)
-    return {day: fmean(steps[day]) for day in sorted(steps)}
+    return values
 
 
 def _locate(series: ChangedSeries | WatchedSeriesRow, variant: str) -> tuple[str, ...]:

@@ -123,11 +123,7 @@ def explain_change(
         None where no series has enough days.
     """
     steps = {member.identity: estimate for member in series if (estimate := change.measure(member))}
-    # The data cannot distinguish groups with the same measured members.
-    by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
-    for group in groups:
-        if measured := group.members.intersection(steps):
-            by_members[measured].append(group)
+    by_members = _group_by_members(groups, steps)
     if not by_members:
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
@@ -139,6 +135,17 @@ def explain_change(
     best_groups = by_members[best]
     equivalent = {group.attribution: group.subject for group in reversed(best_groups)}
     return Explanation(_choose_group(best_groups, equivalent) or unknown, equivalent, steps)
+
+
+def _group_by_members(
+    groups: Iterable[SeriesGroup], steps: MemberSteps
+) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
+    """Collect groups with the same measured members, which the data cannot distinguish."""
+    by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    for group in groups:
+        if measured := group.members.intersection(steps):
+            by_members[measured].append(group)
+    return by_members
 
 
 def _choose_group(
@@ -397,9 +404,7 @@ class _ChangeSearch:
         smallest, largest = _RETURN_SIZES
         for other in changes:
             common = members & other.group.members
-            first, end = sorted((change.day, other.day))
-            measured = {int(day) for identity in common for day in self._original[identity].days}
-            days = sum(first <= day < end for day in measured)
+            days = self._count_measured_days(common, *sorted((change.day, other.day)))
             is_return = smallest <= -change.size / other.size <= largest
             is_step = not (change.until or other.until)
             if 0 < days < CONFIRM_DAYS and is_step and is_return:
@@ -409,6 +414,11 @@ class _ChangeSearch:
             return change
         before, after = (min(days, *bounds) for days in (change.days_before, change.days_after))
         return replace(change, days_before=before, days_after=after)
+
+    def _count_measured_days(self, members: frozenset[str], first: int, end: int) -> int:
+        """Count the measured days from one day to another, which is left out."""
+        measured = {int(day) for identity in members for day in self._original[identity].days}
+        return sum(first <= day < end for day in measured)
 
     def take_clearest(self) -> Change | None:
         """Explain the clearest step or drift, and take it out of its series; None without any."""

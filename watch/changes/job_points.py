@@ -416,10 +416,7 @@ def build_families(
 
     Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
-    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
-    for row in days:
-        if (day := number_to_day(row.day)) is not None:
-            by_id[row.series_id][day.toordinal()] = row
+    by_id = _group_days(days)
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for watched in series:
@@ -445,10 +442,22 @@ def build_families(
                 for ordinal, row in rows.items()
             ]
     for (family, door), items in levels.items():
-        fitted, nodes_by = fit_levels(items)
-        identity = f"{door.site}\n{door.storage_site}\n{door.door}"
-        series_of_door = DailySeries.from_days(
-            identity, door, fitted, {item.day: item.context for item in items}
-        )
-        families[family].append(replace(series_of_door, nodes_by=nodes_by))
+        families[family].append(_pool_levels(door, items))
     return dict(families)
+
+
+def _group_days(days: Iterable[WatchedDayRow]) -> Mapping[str, Mapping[int, WatchedDayRow]]:
+    """Group days by series and day ordinal."""
+    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
+    for row in days:
+        if (day := number_to_day(row.day)) is not None:
+            by_id[row.series_id][day.toordinal()] = row
+    return by_id
+
+
+def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:
+    """Pool the levels of a door over works and nodes."""
+    values, nodes_by = fit_levels(items)
+    identity = f"{door.site}\n{door.storage_site}\n{door.door}"
+    contexts = {item.day: item.context for item in items}
+    return replace(DailySeries.from_days(identity, door, values, contexts), nodes_by=nodes_by)

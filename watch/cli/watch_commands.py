@@ -318,12 +318,7 @@ def check_command(
     try:
         states = _load_states(settings, url, timeout, kind, name)
     except TreehammerError as error:
-        if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
-            # A service without its database is critical.
-            state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
-            return _print_states([state], PLUGIN, 0)
-        is_named = kind and kind is not AlarmKind.SERVICE
-        return _print_failure(f"{kind.upper()} {name} " if kind and is_named else "", error.message)
+        return _print_error(kind, name, error)
     return _print_states(states, form, verbose)
 
 
@@ -372,6 +367,15 @@ def _print_states(states: Sequence[SubjectState], form: str, verbose: int) -> in
         return worst_level(*(state.level for state in states)).code
     click.echo(json.dumps([state.to_document() for state in states], indent=1))
     return 0
+
+
+def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> int:
+    """Print that a state is unknown; a service without its database is critical."""
+    if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
+        state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
+        return _print_states([state], PLUGIN, 0)
+    subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
+    return _print_failure(subject, error.message)
 
 
 def _print_failure(subject: str, message: str) -> int:

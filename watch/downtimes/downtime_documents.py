@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -306,7 +307,11 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[_Entry]:
         return
     if values.keys() & _ENTRY_KEYS or not any(map(is_container, values.values())):
         yield from ((groups, entry) for entry in split_services(values))
-        return
+    else:
+        yield from _list_inner_entries(value, groups)
+
+
+def _list_inner_entries(value: dict[str, Any], groups: tuple[str, ...]) -> Iterator[_Entry]:
     for key, item in value.items():
         name = normalize_key(key)
         if is_container(item) and name not in _METADATA_KEYS:
@@ -391,7 +396,7 @@ def _find_kinds(
     Tests use storage and jobs, at the hosts that the sites file names; where it does not name those
     of a kind, or the entry names no host, the services alone decide.
     """
-    services = [service for service in entry.services if not _AUXILIARY.search(service)]
+    services = list(filterfalse(_AUXILIARY.search, entry.services))
     kinds = frozenset[str]().union(*map(_find_service_kinds, services))
     served = options.hosts.find_served(site, (*entry.hosts, *map(find_host, entry.names)))
     possible = served | (_KINDS - options.hosts.named_kinds.get(site, frozenset()))

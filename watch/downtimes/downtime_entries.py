@@ -116,10 +116,10 @@ def read_entry(groups: tuple[str, ...], values: Any) -> DowntimeEntry:
     """
     if not isinstance(values, dict):
         raise DowntimeSkippedError("is no object")
-    addresses = [text for key in _HOST_KEYS for text in _find_texts(values.get(key))]
+    addresses = _collect_key_texts(values, _HOST_KEYS)
     addresses += _find_texts(values.get("affectedendpoints"), ("url",))
-    services = [text for key in _SERVICE_KEYS for text in _find_texts(values.get(key))]
-    names = [text for key in _SITE_KEYS for text in _find_texts(values.get(key))]
+    services = _collect_key_texts(values, _SERVICE_KEYS)
+    names = _collect_key_texts(values, _SITE_KEYS)
     return DowntimeEntry(
         id=_find_text(values, _ID_KEYS),
         names=tuple(dict.fromkeys((*names, *groups))),
@@ -147,6 +147,11 @@ def _find_texts(value: Any, name_keys: Iterable[str] = _NAME_KEYS) -> list[str]:
         nested = [item for item in values.values() if is_container(item)]
         return _find_texts(nested or list(values.values()), name_keys)
     return list(filter(None, [_clean_text(value)]))
+
+
+def _collect_key_texts(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """Collect the texts of several keys."""
+    return [text for key in keys for text in _find_texts(values.get(key))]
 
 
 def _clean_text(value: Any) -> str:
@@ -200,12 +205,15 @@ def _parse_dated_text(text: str) -> datetime:
             day = day or datetime.strptime(" ".join(words), form).date()
     if day is None:
         raise ValueError("no date")
-    zone = match["zone"] or "UTC"
-    offset = UTC
-    if zone[0] in "+-":
-        ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-        offset = timezone(ahead if zone[0] == "+" else -ahead)
+    offset = _parse_offset(match["zone"] or "UTC")
     return datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
+
+
+def _parse_offset(text: str) -> timezone:
+    if text[0] not in "+-":
+        return UTC
+    ahead = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
+    return timezone(ahead if text[0] == "+" else -ahead)
 
 
 def _parse_clock(text: str | None, half: str | None) -> time:

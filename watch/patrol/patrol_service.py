@@ -310,13 +310,19 @@ class Patrol:
         if entry.follows_servers:
             self._note(entry.name, self._finder.updates.problem)
         for occasion in self._find_occasions(entry, commit, now_us):
-            sites = usable
-            if occasion.name.startswith(TURNS):
-                sites = select_comparison_sites(entry, self._settings, uses)
-            elif occasion.site:
-                sites = usable and usable.select_pair(occasion.site, occasion.runner)
+            sites = self._select_sites(entry, occasion, usable, uses)
             if sites is not None:
                 self._start(entry, occasion, sites, message)
+
+    def _select_sites(
+        self, entry: PatrolEntry, occasion: Occasion, usable: StartSites | None, uses: SiteUses
+    ) -> StartSites | None:
+        """Select the sites of an occasion: one pair, those of turns, or all that may be used."""
+        if occasion.name.startswith(TURNS):
+            return select_comparison_sites(entry, self._settings, uses)
+        if occasion.site:
+            return usable and usable.select_pair(occasion.site, occasion.runner)
+        return usable
 
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
         """Yield the occasions of an entry that have not started yet."""
@@ -417,11 +423,7 @@ class Patrol:
         if self._is_delayed(*key, now_us):
             self._note(entry.name, self._retries[key].reason)
             return
-        running = sum(
-            start.entry == entry.name and not start.occasion.startswith(PROBE)
-            for start in self._starts.list_open()
-        )
-        if not probe and running >= entry.in_flight:
+        if not probe and self._count_in_flight(entry) >= entry.in_flight:
             self._note(entry.name, f"waits: in_flight = {entry.in_flight} reached")
             return
         try:
@@ -438,11 +440,8 @@ class Patrol:
                 self._starts.note_existing(entry.name, {occasion.name: join_lines(reason)})
                 reason = ""
             elif occasion.kind == RELEASE:
-                *earlier, release = occasion.axes[RELEASE_AXIS]
-                others = [root for root in earlier if error.where != f"ROOT {root}"]
-                if len(others) < len(earlier):
-                    # An earlier release cannot be set up: measure without it.
-                    remainder = replace(occasion, axes={RELEASE_AXIS: (*others, release)})
+                remainder = _leave_out_release(occasion, error)
+                if remainder is not None:
                     self._start(entry, remainder, sites, message)
                     return
                 self._record_failure(entry, occasion, error, now_us)
@@ -451,6 +450,13 @@ class Patrol:
             self._delay(*key, f"waits: {reason}", now_us)
         else:
             self._retries.pop(key, None)
+
+    def _count_in_flight(self, entry: PatrolEntry) -> int:
+        """Count the campaigns of an entry in flight, without probes."""
+        return sum(
+            start.entry == entry.name and not start.occasion.startswith(PROBE)
+            for start in self._starts.list_open()
+        )
 
     def _record_failure(
         self, entry: PatrolEntry, occasion: Occasion, error: TreehammerError, now_us: int
@@ -485,6 +491,15 @@ class Patrol:
         limits = {name: self._file.budget.limits_of(name) for name in names}
         patrol_report.write_limits(self._store, self._lease, limits)
         self._has_written_limits = True
+
+
+def _leave_out_release(occasion: Occasion, error: TreehammerError) -> Occasion | None:
+    """Leave out an earlier release that cannot be set up; None if the error is not about one."""
+    *earlier, release = occasion.axes[RELEASE_AXIS]
+    others = [root for root in earlier if error.where != f"ROOT {root}"]
+    if len(others) == len(earlier):
+        return None
+    return replace(occasion, axes={RELEASE_AXIS: (*others, release)})
 
 
 def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:

@@ -32,7 +32,7 @@ from treehammer.sql.core.subjects import (
     SUBJECT_KINDS,
     split_door_label,
 )
-from treehammer.sql.core.watch_rows import DowntimeRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.failure_counts import Period, PeriodCounts
 from treehammer.sql.read.reader import ResultsReader
@@ -120,10 +120,8 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     from_us = max(started_us, now_us - rules.reevaluate_us)
     window = ReplayWindow(from_us, now_us, rules.step_us)
     later = list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
-    recorded_changes = {_CHANGE_KEY(row): row for row in later if row.since_us <= now_us}
-    expected = {_CHANGE_KEY(row): row for row in _replay(store, rules, window)}
-    obsolete = [row for key, row in recorded_changes.items() if key not in expected]
-    new = [row for key, row in expected.items() if key not in recorded_changes]
+    recorded_changes = [row for row in later if row.since_us <= now_us]
+    new, obsolete = _compare_changes(recorded_changes, _replay(store, rules, window))
     new = _add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = record_evaluation(
@@ -136,6 +134,16 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     if not recorded:
         return StatusUpdate((), (), recorded=False)
     return StatusUpdate(_leave_out_rules(new), _leave_out_rules(obsolete))
+
+
+def _compare_changes(
+    recorded_changes: Iterable[StatusChangeRow], replayed: Iterable[StatusChangeRow]
+) -> tuple[list[StatusChangeRow], list[StatusChangeRow]]:
+    """Return the changes that are new, and the recorded ones that no longer follow."""
+    recorded = {_CHANGE_KEY(row): row for row in recorded_changes}
+    expected = {_CHANGE_KEY(row): row for row in replayed}
+    new = [row for key, row in expected.items() if key not in recorded]
+    return new, [row for key, row in recorded.items() if key not in expected]
 
 
 def _leave_out_rules(changes: Iterable[StatusChangeRow]) -> tuple[StatusChangeRow, ...]:
@@ -159,11 +167,7 @@ def _replay(
     for row in states:
         rows[Subject(row.subject_kind, row.site)].append(row)
     inputs: dict[Subject, SubjectInput] = {}
-    # Doors have no downtime: that of their storage excludes them.
-    subjects = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
-    subjects |= {subject for subject in rows if subject.kind in JUDGED_KINDS}
-    subjects.update(*map(list_subjects, overrides), *map(list_subjects, downtimes))
-    for subject in sorted(subjects):
+    for subject in _list_subjects(runs, days, rows, (*overrides, *downtimes)):
         data = runs.get(subject, ()), days.get(subject.site, {})
         inputs[subject] = _replay_subject(subject, *data, rows[subject], rules, window)
     central = {row.site: row for row in states if row.subject_kind == CENTRAL}
@@ -172,6 +176,21 @@ def _replay(
         *chain.from_iterable(subject_input.changes for subject_input in inputs.values()),
         *timeline,
     ]
+
+
+def _list_subjects(
+    runs: Iterable[Subject],
+    days: Iterable[str],
+    states: Iterable[Subject],
+    exceptions: Iterable[OverrideRow | DowntimeRow],
+) -> list[Subject]:
+    """List the subjects that have results, a recorded state, an override or a downtime.
+
+    Doors have no downtime: that of their storage excludes them.
+    """
+    subjects = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
+    subjects |= {subject for subject in states if subject.kind in JUDGED_KINDS}
+    return sorted(subjects.union(*map(list_subjects, exceptions)))
 
 
 def _list_judged_doors(

@@ -350,8 +350,7 @@ class _KindTimeline:
     ) -> tuple[SiteState, str, str, StateEvidence]:
         """Return state, cause, reason and evidence at a time."""
         by_rules = current.by_rules
-        worst = (item for item in sorted(current.rules.items()) if item[1].state == by_rules)
-        cause, decisive = next(worst, (NO_RESULTS, None))
+        cause, decisive = _find_decisive_rule(current)
         reason = decisive.reason if decisive else "no results"
         states = {name: change.state for name, change in sorted(current.rules.items())}
         base = decisive.evidence if decisive else StateEvidence()
@@ -382,6 +381,13 @@ class _KindTimeline:
             evidence = replace(evidence, sites=tuple(sorted(self._event.members)))
             return SiteState.WARNING, CENTRAL_CAUSE, reason, evidence
         return by_rules, cause, reason, evidence
+
+
+def _find_decisive_rule(current: _SubjectState) -> tuple[str, StatusChangeRow | None]:
+    """Find the first rule with the worst state."""
+    by_rules = current.by_rules
+    worst = (item for item in sorted(current.rules.items()) if item[1].state == by_rules)
+    return next(worst, (NO_RESULTS, None))
 
 
 def _find_announcement(evidence: StateEvidence) -> str | None:

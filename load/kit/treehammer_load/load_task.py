@@ -89,20 +89,8 @@ class LoadTask:
         with parse_job(path) as document:
             execution = document["execution"]
             load = {**ALONE, **(document.get("load") or {})}
-            written = None
-            if area := load["writable"]:
-                # Named at random if the worker does not name it.
-                folder = load["folder"] or f"treehammer-{uuid.uuid4().hex[:12]}"
-                written = WrittenFiles(f"{(local_path(area) or area).rstrip('/')}/{folder}")
             task = cls(
-                files=[
-                    LoadFile(
-                        local_path(item["url"]) or item["url"],
-                        int(item["size"]),
-                        adler32=int(item["adler32"], 16) if item.get("adler32") else None,
-                    )
-                    for item in execution["files"]
-                ],
+                files=[_read_load_file(item) for item in execution["files"]],
                 axes=execution["variant"],
                 settings=document["settings"],
                 seed=int(execution["seed"]) * 1_000 + int(load["index"]),
@@ -112,13 +100,13 @@ class LoadTask:
                 first_step=int(load["first_step"]),
                 step_s=float(load["step_s"]),
                 duration_s=float(load["duration_s"]),
-                written=written,
+                written=_name_job_folder(load["writable"], load["folder"]),
                 door_url=document.get("door_url", ""),
                 ceiling=CeilingShare(**load["ceiling"]),
                 end_file=str(load.get("end_file") or ""),
                 server_cache=execution.get("server_cache") or {},
             )
-        if needs_storage and not task.files and written is None:
+        if needs_storage and not task.files and task.written is None:
             raise make_load_error(
                 "a load test needs a dataset, or writes = true in [load]: name one in test.toml"
             )
@@ -302,3 +290,20 @@ class LoadTask:
                 f"{operations_per_s:g} operations per s for {self.duration_s:g} s: one job sends at "
                 f"most {MAX_OPERATIONS}; use more jobs, or a shorter load"
             )
+
+
+def _read_load_file(item: Mapping[str, Any]) -> LoadFile:
+    """Read a file of the dataset from its object in the job."""
+    return LoadFile(
+        local_path(item["url"]) or item["url"],
+        int(item["size"]),
+        adler32=int(item["adler32"], 16) if item.get("adler32") else None,
+    )
+
+
+def _name_job_folder(writable: str, folder: str) -> Optional[WrittenFiles]:
+    """Name the job's folder in the writable area; at random if the worker does not name it."""
+    if not writable:
+        return None
+    area = local_path(writable) or writable
+    return WrittenFiles(f"{area.rstrip('/')}/{folder or f'treehammer-{uuid.uuid4().hex[:12]}'}")

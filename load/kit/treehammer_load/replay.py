@@ -184,13 +184,17 @@ def _choose_operations(operations: Sequence[RecordedOperation]) -> Iterator[Reco
             continue
         if operation.name == "open" and not operation.writes:
             readable.add(operation.handle)
-        # The client answers such a stat itself, from the response to the open, inside the call: its
-        # callback would hold the lock of the file.
-        is_local = operation.name == "stat" and operation.arguments.startswith("false")
-        is_empty = operation.name in ("read", "vector_read") and not operation.bytes > 0
-        is_replayed = operation.name in REPLAYED and not is_local and not is_empty
-        if is_replayed and operation.handle in readable:
+        if operation.handle in readable and _reaches_storage(operation):
             yield operation
+
+
+def _reaches_storage(operation: RecordedOperation) -> bool:
+    """Return whether an operation is replayed, and asks the server for anything."""
+    # The client answers such a stat itself, from the response to the open, inside the call: its
+    # callback would hold the lock of the file.
+    is_local = operation.name == "stat" and operation.arguments.startswith("false")
+    is_empty = operation.name in ("read", "vector_read") and not operation.bytes > 0
+    return operation.name in REPLAYED and not is_local and not is_empty
 
 
 def _fetch(file: LoadFile) -> str:

@@ -401,14 +401,17 @@ class PlainHttpClient(StorageClient):
         except (http.client.HTTPException, HttpAnswerError, ValueError):
             failure = "server-error"
         if failure:
-            # The connections may hold the rest of an answer.
-            for key in [key for key in self._connections if key[0] == operation.client]:
-                self._connections.pop(key).close()
-            for name in [name for name in self._servers if name[0] == operation.client]:
-                del self._servers[name]
+            self._forget(operation.client)
             flight.fail(failure, server)
         else:
             flight.succeed(server)
+
+    def _forget(self, client: int) -> None:
+        """Close a client's connections, which may hold the rest of an answer."""
+        for key in [key for key in self._connections if key[0] == client]:
+            self._connections.pop(key).close()
+        for name in [name for name in self._servers if name[0] == client]:
+            del self._servers[name]
 
     def _request(self, operation: Operation) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from .....collectors.record.operation_steps import CLOSE, OPEN, READ_FILE, STAT, VECTOR_READ
-from ..operation import BLOCK, Flight, iterate_blocks
+from ..operation import BLOCK, Flight, Operation, iterate_blocks
 
 #: Ends a flight: flight, status, file, response.
 EndFlight = Callable[[Flight, Any, Any, Any], None]
@@ -128,7 +128,7 @@ class XrootdHandles:
         self._send(handle, flight)
 
     def _send(self, handle: _Handle, flight: Flight) -> None:
-        operation, file, timeout = flight.operation, handle.file, self._timeout_s
+        operation, file = flight.operation, handle.file
 
         def answered(status: Any, response: Any, _hosts: Any) -> None:
             if operation.name == CLOSE:
@@ -146,18 +146,21 @@ class XrootdHandles:
                 closing.release()
                 self._send(handle, closing)
 
-        if operation.name == CLOSE:
-            status = file.close(timeout=timeout, callback=answered)
-        elif operation.name == STAT:
-            status = file.stat(True, timeout=timeout, callback=answered)
-        elif operation.name == VECTOR_READ:
-            chunks = list(operation.chunks)
-            status = file.vector_read(chunks, timeout=timeout, callback=answered)
-        else:
-            offset, size = operation.chunks[0]
-            status = file.read(offset, size, timeout=timeout, callback=answered)
+        status = self._request(file, operation, answered)
         if not status.ok:
             answered(status, None, None)
+
+    def _request(self, file: Any, operation: Operation, callback: Callable[..., None]) -> Any:
+        """Send the request of an operation on a file; return its status."""
+        timeout = self._timeout_s
+        if operation.name == CLOSE:
+            return file.close(timeout=timeout, callback=callback)
+        if operation.name == STAT:
+            return file.stat(True, timeout=timeout, callback=callback)
+        if operation.name == VECTOR_READ:
+            return file.vector_read(list(operation.chunks), timeout=timeout, callback=callback)
+        offset, size = operation.chunks[0]
+        return file.read(offset, size, timeout=timeout, callback=callback)
 
     def _close(self, handle: _Handle) -> None:
         """Close a file, whatever comes of it."""
