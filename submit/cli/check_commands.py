@@ -42,8 +42,8 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
     expanded: list[str] = []
     for spec in specs:
         is_collection = Path(spec).is_dir() and not (Path(spec) / TEST_FILE_NAME).exists()
-        found = [*find_tests(spec, settings)] if is_collection else []
-        expanded += found or [spec]
+        tests = [*find_tests(spec, settings)] if is_collection else []
+        expanded += tests or [spec]
     checked_tests = [
         check_test(spec, settings, progress_bar, compiles=compiles) for spec in expanded
     ]

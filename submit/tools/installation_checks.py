@@ -103,9 +103,9 @@ def diagnose(checks: Sequence[InstallationCheck]) -> Iterator[Diagnosis]:
     ]
     for thread in threads:
         thread.start()
-    for check, found, thread in zip(checks, findings, threads, strict=True):
+    for check, diagnoses, thread in zip(checks, findings, threads, strict=True):
         thread.join(max(begin + check.limit_s - time.monotonic(), 0))
-        yield from [*found]
+        yield from [*diagnoses]
         if thread.is_alive():
             finding = f"no answer within {format_duration(check.limit_s)}"
             yield Diagnosis(check.name, DiagnosisState.FAILED, finding, check.remedy)

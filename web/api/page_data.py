@@ -84,8 +84,8 @@ def _page_data(context: PageContext, page: Page, operation: PageOperation) -> Pa
         text = request.scope["query_string"]
         if "format" not in request.query_params:
             text = b"&".join(part for part in (text, f"format={form}".encode()) if part)
-        asked = Request({**request.scope, "query_string": text}, request.receive)
-        content = page.answer(store, asked, context.resources)
+        full_request = Request({**request.scope, "query_string": text}, request.receive)
+        content = page.answer(store, full_request, context.resources)
         if isinstance(content, Response):
             return content
         if not content.about.keys() >= {*operation.about}:

@@ -492,9 +492,12 @@ def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     task = make_task(clients=3, transfers=2, folders=folders)
     load = workloads.pretend_transfers(task, SPAN)
     assert set(load.calls) <= set(OPERATIONS)
-    found = [one for each in load.sequences for one in each]
-    assert Counter(one.name for one in found) == {**dict.fromkeys(load.calls, 6), "connect": 3}
-    created = [one.file.url for one in found if one.name == "create"]
+    operations = [operation for sequence in load.sequences for operation in sequence]
+    assert Counter(operation.name for operation in operations) == {
+        **dict.fromkeys(load.calls, 6),
+        "connect": 3,
+    }
+    created = [operation.file.url for operation in operations if operation.name == "create"]
     assert len(set(created)) == 6
     parents = {url.rpartition("/")[0] for url in created}
     made = {one.file.url for one in workloads.make_own_folders(task)}

@@ -103,12 +103,12 @@ def list_with_root(
     pythons = ["python3", "python", sys.executable]
     if os.path.basename(program).startswith("python"):
         pythons.insert(0, program)
-    found = [shutil.which(python, path=environment.get("PATH")) for python in pythons]
+    programs = [shutil.which(python, path=environment.get("PATH")) for python in pythons]
     reason = (
         "its baskets and pages are listed by ROOT, or without a door by uproot: the command's Python "
         "has neither"
     )
-    for python in dict.fromkeys(path for path in found if path):
+    for python in dict.fromkeys(path for path in programs if path):
         try:
             done = subprocess.run(
                 [python, _ROOT_MAP],
@@ -240,8 +240,8 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
         if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
     ]
     covered = dict.fromkeys(names[number] for number in fetched)
-    wanted, is_exact = _find_wanted(file, baskets)
-    branches = {names[number] for number in wanted} & covered.keys()
+    numbers, is_exact = _find_wanted(file, baskets)
+    branches = {names[number] for number in numbers} & covered.keys()
     if len(fetched) == len(baskets):
         branches = set(covered)
     is_exact = is_exact or len(branches) == len(covered)
@@ -271,8 +271,8 @@ def _find_wanted(file: FileReads, baskets: Sequence[Basket]) -> Tuple[Set[int], 
         read for number, read in enumerate(file.list_reads()) if number not in file.vector_reads
     ]
     joins = _count_reads(_join_sequential(others), baskets)
-    wanted = {number for number, count in enumerate(blocks.counts) if count}
-    return wanted | joins.edges, joins.longest <= 1
+    inside_blocks = {number for number, count in enumerate(blocks.counts) if count}
+    return inside_blocks | joins.edges, joins.longest <= 1
 
 
 def _name_branches(baskets: Sequence[Basket]) -> List[str]:

@@ -50,8 +50,8 @@ std::vector<Page> ListPages(const std::string &name, const std::string &file)
          if (range.IsSuppressed())
             continue;
          const auto &column = descriptor.GetColumnDescriptor(range.GetPhysicalColumnId());
-         auto found = projected.find(column.GetPhysicalId());
-         auto field = found == projected.end() ? column.GetFieldId() : found->second;
+         auto alias = projected.find(column.GetPhysicalId());
+         auto field = alias == projected.end() ? column.GetFieldId() : alias->second;
          while (descriptor.GetFieldDescriptor(field).GetParentId() != descriptor.GetFieldZeroId())
             field = descriptor.GetFieldDescriptor(field).GetParentId();
          for (const auto &page : cluster.GetPageRange(range.GetPhysicalColumnId()).GetPageInfos()) {
