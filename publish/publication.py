@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, StoreError
+from treehammer.program_output import explain_write_errors
 from treehammer.publish.page_reader import open_pages
 from treehammer.publish.public_names import PublicNames, load_hosts, load_people
 from treehammer.publish.site_check import PublishedSite, SiteProblem
@@ -317,7 +318,7 @@ def _require_own_folder(folder: Path) -> None:
 
 def _replace_site(folder: Path, site: PublishedSite) -> None:
     """Replace the files of an earlier site in a folder, and leave all others."""
-    try:
+    with explain_write_errors(folder):
         earlier = PublishedSite(folder).files if (folder / MANIFEST).exists() else []
         for name in earlier:
             (folder / name).unlink(missing_ok=True)
@@ -325,5 +326,3 @@ def _replace_site(folder: Path, site: PublishedSite) -> None:
         for path in sorted(folder.rglob("*"), reverse=True):
             if path.is_dir() and ".git" not in path.parts and not any(path.iterdir()):
                 path.rmdir()
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror})", where=str(folder)) from error

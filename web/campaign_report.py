@@ -31,6 +31,7 @@ from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
+from treehammer.program_output import explain_write_errors
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.query_model import Selection
@@ -443,7 +444,5 @@ def write_report(database: str, references: Sequence[str], output: Path) -> None
         campaigns = [store.campaign(reference) for reference in references]
         page = render_report(_load_report(store, *campaigns))
     content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page
-    try:
+    with explain_write_errors(output):
         write_atomically(output, content)
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error

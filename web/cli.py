@@ -17,7 +17,7 @@ from treehammer import config
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.program_output import create_private_file
+from treehammer.program_output import create_private_file, explain_write_errors
 from treehammer.sql.cli import open_store
 from treehammer.sql.core.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
 from treehammer.sql.core.access_keys import JOB as JOB_SCOPE
@@ -378,15 +378,12 @@ def _warn_of_foreign_keys(
 
 
 def _write_key(path: Path, key: AccessKey) -> None:
-    try:
-        with os.fdopen(create_private_file(path), "w", encoding="ascii") as stream:
-            stream.write(key.text + "\n")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be written ({error.strerror})",
-            where=str(path),
-            hint=f"The key is lost: treehammer token revoke {key.key_id}, and create another one.",
-        ) from error
+    lost = f"The key is lost: treehammer token revoke {key.key_id}, and create another one."
+    with (
+        explain_write_errors(path, lost),
+        os.fdopen(create_private_file(path), "w", encoding="ascii") as stream,
+    ):
+        stream.write(key.text + "\n")
 
 
 @token.command("list")

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, TokenError
-from treehammer.program_output import create_private_file
+from treehammer.program_output import create_private_file, explain_write_errors
 from treehammer.sql.core.access_keys import (
     CAMPAIGN,
     JOB,
@@ -401,12 +401,8 @@ def _create_master_key(path: Path) -> None:
 
 
 def _replace_master_keys(path: Path, masters: MasterKeys) -> None:
-    try:
+    with explain_write_errors(f"service_key_file {path}"):
         _write_beside(path, [masters.current, *masters.previous]).replace(path)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be written ({error.strerror})", where=f"service_key_file {path}"
-        ) from error
 
 
 def _write_beside(path: Path, masters: Sequence[bytes]) -> Path:

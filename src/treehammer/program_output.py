@@ -6,6 +6,7 @@ that the watchdog need not act (``Type=notify``; see sd_notify(3)).
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ _MODE = 0o600
 TEXT_FORMAT, JSON_FORMAT = LOG_FORMATS = "text", "json"
 #: Attributes of every record; others were given by the caller and become fields.
 _COMMON_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_WRONG_PLACES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 #: Seconds between two reports of the status without a watchdog.
 STATUS_INTERVAL_S = 5.0
 #: Reports per watchdog period, so that a delayed one does not end the service.
@@ -88,11 +90,11 @@ def replace_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path whose file replaces ``target`` on success and is deleted otherwise.
 
     Raises:
-        StoreError: the file cannot be written.
+        TreehammerError: the file cannot be written.
     """
     file = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with _translate_write_errors(target):
+        with explain_write_errors(target, "The measurements are safe in the database."):
             yield file
             file.replace(target)
     finally:
@@ -100,15 +102,20 @@ def replace_file(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _translate_write_errors(target: Path) -> Iterator[None]:
+def explain_write_errors(target: Path | str, hint: str = "") -> Iterator[None]:
+    """Explain that a file or folder, which the user or the configuration names, cannot be written.
+
+    Raises:
+        ConfigError: the place is wrong, or not permitted.
+        StoreError: any other reason, such as a full device.
+    """
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(target),
-            hint="Check permissions and free space; the measurements are safe in the database.",
-        ) from error
+        is_wrong_place = isinstance(error, _WRONG_PLACES) or error.errno == errno.EROFS
+        message = f"cannot be written ({error.strerror or error})"
+        kind = ConfigError if is_wrong_place else StoreError
+        raise kind(message, where=str(target), hint=hint) from error
 
 
 @contextmanager

@@ -127,7 +127,10 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 
 def format_invocation(output: Path, settings: Settings) -> str:
     """Format the command line prefix with which this shell shows the demo's results."""
-    return shlex.join([_find_program(), *required_flags(output, settings)])
+    called, program = Path(sys.argv[0]), shutil.which(PROGRAM)
+    is_found = called.name != PROGRAM or (program and called.exists() and called.samefile(program))
+    words = [PROGRAM if is_found else str(called), *required_flags(output, settings)]
+    return shlex.join(words)
 
 
 def required_flags(output: Path, settings: Settings) -> list[str]:
@@ -144,11 +147,3 @@ def required_flags(output: Path, settings: Settings) -> list[str]:
         if getattr(defaults, name) != value:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return words
-
-
-def _find_program() -> str:
-    """Return this program's name if the shell finds it by that, else its path."""
-    called, program = Path(sys.argv[0]), shutil.which(PROGRAM)
-    if called.name != PROGRAM or (program and called.exists() and called.samefile(program)):
-        return PROGRAM
-    return str(called)

@@ -28,6 +28,7 @@ from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition.test_identity import PinnedTest
+from treehammer.program_output import explain_write_errors
 from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.job_reporting import (
@@ -389,32 +390,31 @@ def write_preview(
     Raises:
         ConfigError: the folder exists or cannot be written.
     """
-    try:
-        output.mkdir(parents=True)
-    except FileExistsError as error:
-        raise ConfigError("already exists", where=str(output), hint="Name a new folder.") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-    batches = _batch_by_job(plan)
-    clusters: dict[tuple[str, str], list[JobDescription]] = {}
     number = 0
-    try:
-        for number, description in enumerate(descriptions, start=1):
-            batch = batches[description.job_id]
-            declaration = find_batch(batch)
-            if declaration.is_per_cluster:
-                clusters.setdefault((batch, description.text), []).append(description)
-            else:
-                script_name = declaration.script_name or declaration.template.stem
-                stage_job(description, output / str(number), script_name=script_name)
-                description.inputs[JOB_NAME].unlink()
-        for (batch, _), jobs in clusters.items():
-            open_batch_system(batch, settings).stage(plan.campaign_id, jobs, output)
-    except BaseException as error:
-        shutil.rmtree(output, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-        raise
+    with explain_write_errors(output):
+        try:
+            output.mkdir(parents=True)
+        except FileExistsError as error:
+            raise ConfigError(
+                "already exists", where=str(output), hint="Name a new folder."
+            ) from error
+        batches = _batch_by_job(plan)
+        clusters: dict[tuple[str, str], list[JobDescription]] = {}
+        try:
+            for number, description in enumerate(descriptions, start=1):
+                batch = batches[description.job_id]
+                declaration = find_batch(batch)
+                if declaration.is_per_cluster:
+                    clusters.setdefault((batch, description.text), []).append(description)
+                else:
+                    script_name = declaration.script_name or declaration.template.stem
+                    stage_job(description, output / str(number), script_name=script_name)
+                    description.inputs[JOB_NAME].unlink()
+            for (batch, _), jobs in clusters.items():
+                open_batch_system(batch, settings).stage(plan.campaign_id, jobs, output)
+        except BaseException:
+            shutil.rmtree(output, ignore_errors=True)
+            raise
     return number
 
 

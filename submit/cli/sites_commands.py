@@ -12,6 +12,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
+from treehammer.program_output import explain_write_errors
 from treehammer.tables import TableColumn, format_finding, hidden_columns
 from treehammer.terminal import SITE, CommandOutput, print_remarks, prints_rows, progress_bar
 from treehammer.text_formatting import parse_duration, pluralize, split_list
@@ -217,10 +218,8 @@ def import_cric(
             sites_file.format_sites_file(imported.sites, pools, Path("sites.toml")), nl=False
         )
         return
-    try:
+    with explain_write_errors(output):
         sites_file.write_sites_file(imported.sites, pools, output)
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
     click.echo(f"{pluralize(len(imported.sites), 'site')} in {output}")
 
 

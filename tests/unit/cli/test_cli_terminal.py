@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +23,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from treehammer.cli import cli
-from treehammer.errors import ConfigError
-from treehammer.program_output import JSON_FORMAT, log_to_stderr
+from treehammer.errors import ConfigError, TreehammerError
+from treehammer.program_output import JSON_FORMAT, explain_write_errors, log_to_stderr
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -36,6 +38,14 @@ from treehammer.terminal import (
 )
 from treehammer.text_formatting import format_signed, format_size, format_time, pluralize
 from treehammer.verticals import has_vertical
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(errno.ENOENT, 2), (errno.ENOSPC, 4)])
+def test_wrong_place_of_a_file_is_an_error_of_the_command(number: int, exit_code: int) -> None:
+    with pytest.raises(TreehammerError) as caught, explain_write_errors("out.csv", "Do this."):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value) == f"out.csv: cannot be written ({os.strerror(number)})\n  Do this."
+    assert caught.value.exit_code == exit_code
 
 
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
