@@ -72,10 +72,12 @@ class CommentThread:
 
     def _find_comment(self, mark: str) -> int | None:
         """Find the comment; marks that others wrote into theirs do not count."""
-        own = self._load_own_number()
+        own_number = self._load_own_number()
         for comment in self._list_comments():
             author = comment.get(self.author) or {}
-            is_own = author.get("id") == own if own else author.get("type", "Bot") == "Bot"
+            is_own = (
+                author.get("id") == own_number if own_number else author.get("type", "Bot") == "Bot"
+            )
             if is_own and str(comment.get("body", "")).startswith(mark):
                 return int(comment["id"])
         return None

@@ -184,7 +184,7 @@ def describe_prediction(item: ReadPrediction) -> str:
 
 
 def _describe_crossings(
-    known: KnownReads,
+    known_reads: KnownReads,
     reads: Sequence[MeasuredRead],
     verified: Sequence[VerifiedPrediction],
     labels: dict[MeasuredRead, str],
@@ -199,7 +199,7 @@ def _describe_crossings(
         nearest.setdefault(str({**read.axes, LATENCY_AXIS: None}), read)
     measured_ms = measure_crossings(verified)
     for read in nearest.values():
-        if crossing := find_crossing(known, read):
+        if crossing := find_crossing(known_reads, read):
             measured = measured_ms.get(read)
             yield (
                 f"{labels[read]}: TTree and RNTuple take equally long at {crossing.latency_ms:.0f} ms "

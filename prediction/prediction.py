@@ -60,8 +60,12 @@ class KnownReads:
         try:
             work, source, basis = self._find_work(read, conditions)
             if conditions.cpu:
-                others = [other for other in self.reads if other.row["site"] == conditions.cpu]
-                work = _scale_cpu(work, _divide_calibrations(others, [read], conditions.cpu))
+                reads_elsewhere = [
+                    other for other in self.reads if other.row["site"] == conditions.cpu
+                ]
+                work = _scale_cpu(
+                    work, _divide_calibrations(reads_elsewhere, [read], conditions.cpu)
+                )
             distance = read.find_distance(conditions.latency_ms, conditions.bandwidth_mbit)
             before = source.find_distance()
             differs = distance.rtt_s != before.rtt_s
@@ -283,12 +287,12 @@ class FormatCrossing:
 
 
 def find_crossing(
-    known: KnownReads, read: MeasuredRead, limit_ms: float = 500.0
+    known_reads: KnownReads, read: MeasuredRead, limit_ms: float = 500.0
 ) -> FormatCrossing | None:
     """Find the added round trip at which a TTree and its RNTuple take equally long; None without one.
 
     Args:
-        known: all reads.
+        known_reads: all reads.
         read: of the TTree; others have none.
         limit_ms: largest round trip that is tried.
     """
@@ -298,7 +302,7 @@ def find_crossing(
     def compare(latency_ms: float) -> tuple[float, float]:
         """Return how much longer the TTree takes, in seconds, and half of the interval."""
         predictions = [
-            known.predict(read, Conditions(latency_ms, format=format_)).prediction
+            known_reads.predict(read, Conditions(latency_ms, format=format_)).prediction
             for format_ in (TTREE, RNTUPLE)
         ]
         ttree, rntuple = predictions

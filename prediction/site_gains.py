@@ -73,22 +73,22 @@ def describe_gain(store: Store, settings: Settings, site: str, days: tuple[int, 
     return best.describe(site) if best else ""
 
 
-def find_gains(known: KnownReads) -> Iterator[Gain]:
+def find_gains(known_reads: KnownReads) -> Iterator[Gain]:
     """Find settings under which a read would take less time for certain."""
-    for read in known.reads:
-        for conditions in _list_settings(read, known):
-            prediction = known.predict(read, conditions).prediction
+    for read in known_reads.reads:
+        for conditions in _list_settings(read, known_reads):
+            prediction = known_reads.predict(read, conditions).prediction
             if prediction and prediction.high_s < read.wall_s:
                 yield Gain(read, conditions, prediction)
 
 
-def _list_settings(read: MeasuredRead, known: KnownReads) -> Iterator[Conditions]:
+def _list_settings(read: MeasuredRead, known_reads: KnownReads) -> Iterator[Conditions]:
     """List caches, the other format, and the compressions of rewritten datasets."""
     if read.format == TTREE:
         for cache_mb in _CACHES_MB:
             yield Conditions(cache_mb=cache_mb)
         yield Conditions(format=RNTUPLE)
-    options = (manifest.origin.get("options", {}) for manifest in known.manifests.values())
+    options = (manifest.origin.get("options", {}) for manifest in known_reads.manifests.values())
     for compression in sorted(
         {str(item["compression"]) for item in options if "compression" in item}
     ):

@@ -109,8 +109,8 @@ class PublishedSite:
                 continue
             text = self.read_text(file)
             for kind, names in hidden.items():
-                if found := find_names(text, names):
-                    words = ", ".join(found[:MAX_NAMED])
+                if found_names := find_names(text, names):
+                    words = ", ".join(found_names[:MAX_NAMED])
                     yield SiteProblem(file, f"contains the name of a {kind}: {words}")
             # The expression alone would try each word.
             if "@" in text and (mail := _MAIL.search(text)):

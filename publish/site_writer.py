@@ -118,10 +118,10 @@ class SiteWriter:
     def _collect_pages(self, releases: list[str]) -> Iterator[SitePage]:
         """Yield the pages with content that links reach from the seeds."""
         seeds = [*_SEEDS, *(f"/releases/{quote(release, safe='')}" for release in releases)]
-        waiting = deque(seed for seed in seeds if self.reader.find_page(seed))
-        addresses = set(waiting)
-        while waiting:
-            address = waiting.popleft()
+        queue = deque(seed for seed in seeds if self.reader.find_page(seed))
+        addresses = set(queue)
+        while queue:
+            address = queue.popleft()
             page = self._load_page(address)
             if page is None:
                 continue
@@ -131,7 +131,7 @@ class SiteWriter:
                 kind = self.reader.find_page(target)
                 if target not in addresses and kind in PAGES and _is_permanent(target, kind):
                     addresses.add(target)
-                    waiting.append(target)
+                    queue.append(target)
 
     def _load_page(self, address: str) -> SitePage | None:
         """Load a page and its data; None for one that says nothing."""

@@ -150,13 +150,13 @@ def written_test(
     digest = hashlib.sha256(format_test(request, "").encode()).hexdigest()[:12]
     folder = base / f"{request.name}-{digest}"
     variables = folder / "environment.json"
-    kept = {name: value for name, value in environ.items() if name not in _LEFT_OUT}
+    environment = {name: value for name, value in environ.items() if name not in _LEFT_OUT}
     with hold_lock(base / f"{folder.name}.lock", on_wait):
         folder.mkdir(exist_ok=True)
         (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
         variables.unlink(missing_ok=True)
         variables.touch(mode=0o600)
-        variables.write_text(json.dumps(kept), encoding="utf-8")
+        variables.write_text(json.dumps(environment), encoding="utf-8")
         try:
             yield folder
         finally:

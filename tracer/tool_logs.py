@@ -176,7 +176,7 @@ def _describe_maps(
     files: Sequence[FileReads], command: str, started_s: float
 ) -> Mapping[str, Mapping[str, Any]]:
     """Join ROOT files that are still here, and older than the run, with their reads."""
-    here, maps = [], {}
+    local_files, maps = [], {}
     for file in files:
         if not file.calls or not file.path.endswith(".root"):
             continue
@@ -185,7 +185,7 @@ def _describe_maps(
         except OSError:
             is_same = False
         if is_same:
-            here.append(file)
+            local_files.append(file)
         else:
             maps[file.path] = {"map_missing": "the file is not here as it was"}
-    return {**map_files(here, command.partition(" ")[0], os.environ), **maps}
+    return {**map_files(local_files, command.partition(" ")[0], os.environ), **maps}

@@ -86,11 +86,13 @@ def summarize_changes(rows: Sequence[VerdictRow]) -> list[ChangeSummary]:
     headline = select_headline(rows)
     summaries = []
     for metric in list_metrics(headline):
-        others = [row for row in headline if row.metric == metric]
+        of_metric = [row for row in headline if row.metric == metric]
         for verdict in _NAMES:
-            changed = [row for row in others if row.verdict == verdict and row.effect is not None]
-            if changed and len(others) > 1:
-                summaries.append(ChangeSummary(metric, verdict, changed, others))
+            changed = [
+                row for row in of_metric if row.verdict == verdict and row.effect is not None
+            ]
+            if changed and len(of_metric) > 1:
+                summaries.append(ChangeSummary(metric, verdict, changed, of_metric))
     return summaries
 
 

@@ -272,9 +272,9 @@ def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
     for host, names in sorted(sharing.items()):
-        *others, last = sorted(names)
+        *earlier_names, last = sorted(names)
         yield (
-            f"One host, {host}, measured for {', '.join(others)} and {last}: they are not independent and "
+            f"One host, {host}, measured for {', '.join(earlier_names)} and {last}: they are not independent and "
             f"count as one site, of which a claim about sites in general needs {MIN_SITES}."
         )
 

@@ -304,10 +304,10 @@ def _collect_residuals(
     by_unit: dict[str, list[float]] = defaultdict(list)
     for effect in effects:
         release = effect.series.release
-        others = [of[release] for name, of in means.items() if name != site and release in of]
-        if not others or effect.mean is None:
+        other_means = [of[release] for name, of in means.items() if name != site and release in of]
+        if not other_means or effect.mean is None:
             continue
-        center = median(others)
+        center = median(other_means)
         by_variant[release] = effect.mean - center
         for host, values in group_by_host(effect.pairs, lambda pair: [pair.d]).items():
             by_unit[host].extend(value - center for value in values)

@@ -38,14 +38,14 @@ def published_page(request: PageRequest[PageQuery]) -> PageContent:
     """Show each published result with what the newest campaign here says of it."""
     reproductions = [*load_latest(request.store, find_results(()))]
     measured = [reproduction for reproduction in reproductions if reproduction.measured]
-    first, *others = COLUMNS
+    first, *further_columns = COLUMNS
     columns = (
         replace(first, detail=lambda row: str(row["title"])),
         *(
             replace(column, link=_link_campaign, detail=lambda row: str(row["reason"]))
             if column.key == "verdict"
             else column
-            for column in others
+            for column in further_columns
         ),
     )
     table = DataTable(

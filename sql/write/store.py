@@ -265,8 +265,8 @@ class Store(ResultsReader):
         receipts = None if deliveries is None else tuple(deliveries)
         results: list[AddResult] = []
         for batch in split_batches(measurements, TRANSACTION_MEASUREMENTS):
-            own = make_local_sender(group)
-            sent = list_deliveries(batch, own) if receipts is None else receipts
+            sender = make_local_sender(group)
+            sent = list_deliveries(batch, sender) if receipts is None else receipts
             require_covered(batch, sent)
             with write_transaction(self._engine) as connection:
                 record_deliveries(connection, sent)

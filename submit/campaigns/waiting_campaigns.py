@@ -151,16 +151,16 @@ def _list_waiting(
     """
     from treehammer.sql.read.overview_queries import list_incomplete_campaigns
 
-    own_campaigns = OwnCampaigns(settings)
+    owners = OwnCampaigns(settings)
     if references:
         rows = list({row.id: row for row in map(store.campaign, references)}.values())
     else:
-        rows = list_incomplete_campaigns(store, own_campaigns.list_all())
-    examined = (_examine_campaign(store, row, own_campaigns) for row in rows)
+        rows = list_incomplete_campaigns(store, owners.list_all())
+    examined = (_examine_campaign(store, row, owners) for row in rows)
     return [campaign for campaign in examined if campaign.missing]
 
 
-def _examine_campaign(store: Store, row: CampaignRow, own: OwnCampaigns) -> WaitingCampaign:
+def _examine_campaign(store: Store, row: CampaignRow, owners: OwnCampaigns) -> WaitingCampaign:
     recorded: Counter[str] = Counter()
     for (job_id, _), count in store.count_by_attempt(row.id).items():
         recorded[job_id] = max(recorded[job_id], count)
@@ -171,7 +171,7 @@ def _examine_campaign(store: Store, row: CampaignRow, own: OwnCampaigns) -> Wait
         lacking = max(0, job.planned_measurements - recorded[job.id])
         missing += lacking
         jobs[job.state] += bool(lacking)
-    owned = [own.find(name) for name in sorted({job.batch_system for job in rows})]
+    owned = [owners.find(name) for name in sorted({job.batch_system for job in rows})]
     is_here = any(row.id in ids for ids, _ in owned)
     problem = next((problem for _, problem in owned if problem), "")
     return WaitingCampaign(row, missing, +jobs, is_here, problem)

@@ -158,11 +158,11 @@ class CricImport:
         if kind is None:
             self._skip(name, "unknown kind of entry")
             return
-        own = "protocols" if kind == _SERVICE else kind
+        details = "protocols" if kind == _SERVICE else kind
         values = {
             key: value
             for key, value in content.items()
-            if key == own or isinstance(value, str | int | float)
+            if key == details or isinstance(value, str | int | float)
         }
         try:
             self._entries[kind][name] = _Entry.model_validate(values)

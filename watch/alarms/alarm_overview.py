@@ -287,8 +287,8 @@ def describe_step(check: ReleaseCheck) -> str:
     """Say which test is slower, or fails, since which release or version of a server."""
     subject = f"{check.b} at {check.server}" if check.server else f"ROOT {check.b}"
     if check.state == CheckState.FAILED:
-        others = f", and not with {check.a}" if check.campaign_id != NO_CAMPAIGN else ""
-        return f"{check.test_name} fails with {subject}{others}"
+        contrast = f", and not with {check.a}" if check.campaign_id != NO_CAMPAIGN else ""
+        return f"{check.test_name} fails with {subject}{contrast}"
     return f"{check.test_name} is slower with {subject} than with {check.a}"
 
 

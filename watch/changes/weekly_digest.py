@@ -372,8 +372,8 @@ def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSecti
         is_known = change.subject or change.attribution == Attribution.CENTRAL
         groups.setdefault(key if is_known else (change.id,), []).append(change)
     lines = []
-    for first, *others in groups.values():
-        group = [first, *others]
+    for first, *further in groups.values():
+        group = [first, *further]
         sizes = ", ".join(f"{describe_quantity(row)} {format_change(row)}" for row in group)
         causes = dict.fromkeys(row.cause for row in group if row.cause)
         cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""

@@ -496,10 +496,10 @@ class Patrol:
 def _leave_out_release(occasion: Occasion, error: TreehammerError) -> Occasion | None:
     """Leave out an earlier release that cannot be set up; None if the error is not about one."""
     *earlier, release = occasion.axes[RELEASE_AXIS]
-    others = [root for root in earlier if error.where != f"ROOT {root}"]
-    if len(others) == len(earlier):
+    usable = [root for root in earlier if error.where != f"ROOT {root}"]
+    if len(usable) == len(earlier):
         return None
-    return replace(occasion, axes={RELEASE_AXIS: (*others, release)})
+    return replace(occasion, axes={RELEASE_AXIS: (*usable, release)})
 
 
 def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:

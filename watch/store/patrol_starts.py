@@ -246,8 +246,8 @@ class PatrolStarts:
             kind: beginning of the occasion.
             without: an occasion to pass over.
         """
-        others = (_start.c.occasion != without, _start.c.state != FAILED)
-        latest = self._find_latest(entry, kind, *others)
+        conditions = (_start.c.occasion != without, _start.c.state != FAILED)
+        latest = self._find_latest(entry, kind, *conditions)
         return latest.occasion if latest else ""
 
     def _find_latest(

@@ -152,7 +152,7 @@ def delete_files(task: LoadTask, span: LoadSpan) -> Union[Iterator[Operation], C
         return (delete(number, due_s) for number, due_s in enumerate(instants))
     count = _count_deleted(task, clients)
     numbers = (range(client, count, clients) for client in range(clients))
-    return ClosedLoop([map(delete, own, repeat(0.0)) for own in numbers])
+    return ClosedLoop([map(delete, file_numbers, repeat(0.0)) for file_numbers in numbers])
 
 
 def create_files(task: LoadTask) -> Iterator[Operation]:

@@ -132,7 +132,9 @@ def split_command(text: str) -> List[str]:
     return words
 
 
-def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, str]:
+def compose_environment(
+    task: PayloadTask, payload_environment: Mapping[str, str]
+) -> Dict[str, str]:
     """Compose the environment of the command.
 
     On the machine of the user it is the user's, with this ROOT's if one was requested; elsewhere that
@@ -141,12 +143,12 @@ def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, 
     Args:
         task: ``[settings] environment_file`` names a file with the user's; ``environments`` has
             further variables by value of the axis ``environment``.
-        own: this payload's environment, with the requested ROOT.
+        payload_environment: this payload's environment, with the requested ROOT.
 
     Raises:
         PayloadError: the file is gone.
     """
-    environment = dict(own)
+    environment = dict(payload_environment)
     path = task.settings.get("environment_file")
     if path:
         try:
@@ -156,10 +158,10 @@ def compose_environment(task: PayloadTask, own: Mapping[str, str]) -> Dict[str, 
             message = f"the environment of the command is gone ({error.strerror}); run it again"
             raise PayloadError("payload", "start", "setup", message) from error
         if task.variant.get("root") == "none":
-            environment = {**own, **users}
+            environment = {**payload_environment, **users}
         else:
-            kept = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
-            environment = {**kept, **own}
+            native = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
+            environment = {**native, **payload_environment}
     name = str(task.variant.get(ENVIRONMENT_AXIS, ""))
     environment.update(task.settings.get("environments", {}).get(name, {}))
     return {k: v for k, v in environment.items() if k not in _OWN_VARIABLES}
@@ -287,10 +289,10 @@ def _require_success(command: Sequence[str], done: CommandRun) -> None:
 
 
 def _describe_run(done: CommandRun) -> FileRead:
-    nothing = (0.0, 0.0, 0.0)
+    no_times = (0.0, 0.0, 0.0)
     times = (done.wall_ns / 1e9, done.user_s, done.system_s)
     return FileRead(
-        phases={phase: times if phase == "loop" else nothing for phase in PASS_PHASES},
+        phases={phase: times if phase == "loop" else no_times for phase in PASS_PHASES},
         events=1,
         unzipped_bytes=-1,
         file_size=-1,

@@ -267,10 +267,10 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
 def _find_wanted(file: FileReads, baskets: Sequence[Basket]) -> Tuple[Set[int], bool]:
     """Find the baskets that were certainly wanted; return their numbers, and whether these are all."""
     blocks = _count_reads(file.wanted, baskets)
-    others = [
+    single_reads = [
         read for number, read in enumerate(file.list_reads()) if number not in file.vector_reads
     ]
-    joins = _count_reads(_join_sequential(others), baskets)
+    joins = _count_reads(_join_sequential(single_reads), baskets)
     inside_blocks = {number for number, count in enumerate(blocks.counts) if count}
     return inside_blocks | joins.edges, joins.longest <= 1
 
