@@ -135,8 +135,8 @@ def test_wheel_and_sdist_hold_the_rooms_of_the_product(source: Path, wheel: Path
             name.partition("/")[2] for name in sdist.getnames() if not sdist.getmember(name).isdir()
         }
     assert {f"src/{file}" for file in files} <= names
-    others = {name for name in names if not name.startswith("src/")}
-    assert others == {
+    other_names = {name for name in names if not name.startswith("src/")}
+    assert other_names == {
         *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md"),
         *("pyproject.toml", "ruff.toml", "setup.cfg"),
     }

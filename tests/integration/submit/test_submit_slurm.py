@@ -96,15 +96,14 @@ def test_jobs_end_are_cancelled_removed_and_queued_again(tmp_path: Path) -> None
     assert attempt.host == "node1"
     assert list(batch.sandboxes(ids["fail"])) == [1]
 
-    again = batch.requeue({ids["fail"]: 1}, lambda _job, inputs: inputs)
-    assert batch.requeue({ids["fail"]: 1}, lambda _job, inputs: inputs) == again
-    assert batch.find(["fail"]) == {"fail": again[ids["fail"]]}
-    wait_until(
-        lambda: batch.query(again.values())[again[ids["fail"]]].state is JobState.DONE, "again", 30
-    )
-    (attempt,) = batch.query(again.values())[again[ids["fail"]]].attempts
+    requeued = batch.requeue({ids["fail"]: 1}, lambda _job, inputs: inputs)
+    assert batch.requeue({ids["fail"]: 1}, lambda _job, inputs: inputs) == requeued
+    assert batch.find(["fail"]) == {"fail": requeued[ids["fail"]]}
+    failed = requeued[ids["fail"]]
+    wait_until(lambda: batch.query([failed])[failed].state is JobState.DONE, "again", 30)
+    (attempt,) = batch.query([failed])[failed].attempts
     assert (attempt.number, attempt.exit_code) == (2, 0)
-    assert batch.purge([*ids.values(), *again.values()]) > 0
+    assert batch.purge([*ids.values(), *requeued.values()]) > 0
     assert batch.list_campaigns() == frozenset()
 
 

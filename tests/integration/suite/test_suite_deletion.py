@@ -107,12 +107,12 @@ def list_imports(file: Path) -> frozenset[str]:
 @pytest.mark.parametrize("vertical", VERTICALS)
 def test_unit_tests_of_a_vertical_need_no_other(vertical: str) -> None:
     """A contract of import-linter holds that neither does its code: a single one can be deleted."""
-    others = tuple(f"treehammer.{name}." for name in VERTICALS if name != vertical)
+    other_packages = tuple(f"treehammer.{name}." for name in VERTICALS if name != vertical)
     foreign = {
         f"{file}: {module}"
         for file in (REPOSITORY / "tests/unit" / vertical).rglob("*.py")
         for module in list_imports(file)
-        if f"{module}.".startswith(others)
+        if f"{module}.".startswith(other_packages)
     }
     assert foreign == set()
 

@@ -201,9 +201,9 @@ def test_series_without_values_is_listed() -> None:
 def test_duplicate_measurements_count_once() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     once, twice = ask(samples), ask(samples + samples)
-    for one, two in zip(once.verdicts, twice.verdicts, strict=True):
-        assert (two.verdict, two.jobs) == (one.verdict, one.jobs)
-        assert two.effect == pytest.approx(one.effect)
+    for single, double in zip(once.verdicts, twice.verdicts, strict=True):
+        assert (double.verdict, double.jobs) == (single.verdict, single.jobs)
+        assert double.effect == pytest.approx(single.effect)
 
 
 def test_job_with_two_hosts_is_independent_of_order() -> None:
@@ -220,8 +220,8 @@ def test_failed_execution_does_not_define_build() -> None:
 
 def test_extreme_effects_are_formatted() -> None:
     row = ask(SimulatedCampaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
-    shown = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
-    assert shown == "−100.0 … >+999900 %"
+    interval = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
+    assert interval == "−100.0 … >+999900 %"
     assert verdict_text.format_effect(0.03) == "+3.0 %"
 
 
@@ -269,16 +269,16 @@ def spoilt(draw: st.DrawFn) -> list[Sample]:
         else:
             value = draw(SPOILAGES[name])
             for place in range(first, len(samples), step):
-                one = samples[place]
-                changed: Any = {**one.build, **value} if name == "build" else value
+                sample = samples[place]
+                changed: Any = {**sample.build, **value} if name == "build" else value
                 changes: dict[str, Any] = {name: changed}
-                samples[place] = replace(one, **changes)
+                samples[place] = replace(sample, **changes)
     return samples
 
 
-def well_formed(found: Comparison) -> None:
-    for row in found.verdicts:
-        said = evidence(row)
+def well_formed(comparison: Comparison) -> None:
+    for row in comparison.verdicts:
+        row_evidence = evidence(row)
         json.loads(row.evidence.to_json(), parse_constant=pytest.fail)
         numbers = (row.effect, row.low, row.high)
         assert all(number is None or math.isfinite(number) for number in numbers)
@@ -290,20 +290,20 @@ def well_formed(found: Comparison) -> None:
         if row.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
             assert row.jobs >= MIN_JOBS
             assert row.hosts >= (MIN_HOSTS if row.scope == SITE_SCOPE else 1)
-            assert said.build == ()
+            assert row_evidence.build == ()
             if row.scope in SERIES_SCOPES:
-                assert said.cpu_s is not None
-                assert said.cpu_s >= MIN_CPU_S
-                assert said.same_data != "values differ"
+                assert row_evidence.cpu_s is not None
+                assert row_evidence.cpu_s >= MIN_CPU_S
+                assert row_evidence.same_data != "values differ"
             else:
-                assert len(said.sites) > 1
+                assert len(row_evidence.sites) > 1
         if row.scope in SERIES_SCOPES and row.verdict not in (
             Verdict.FASTER,
             Verdict.SLOWER,
             Verdict.SAME,
         ):
-            assert said.remedy
-    for pair in found.pairs:
+            assert row_evidence.remedy
+    for pair in comparison.pairs:
         assert all(math.isfinite(number) for number in (pair.log_ratio, pair.a_value, pair.b_value))
 
 

@@ -242,11 +242,11 @@ def test_releases_asked_together_share_one_correction() -> None:
     together = compare_together(campaign.samples(), questions, now_us=1)
     assert len(together) == 12
     alone = ask(campaign.samples(), ComparisonQuery("root", releases[0], releases[1]))
-    one, other = rows(together[0])[0], rows(alone)[0]
-    assert one.effect == pytest.approx(other.effect)
-    assert (evidence(one).p_adjusted or 0) >= (evidence(other).p_adjusted or 0)
-    assert one.comparison_id != other.comparison_id
-    assert "among 12 asked together" in verdict_text.comparison_title(one)
+    corrected, single = rows(together[0])[0], rows(alone)[0]
+    assert corrected.effect == pytest.approx(single.effect)
+    assert (evidence(corrected).p_adjusted or 0) >= (evidence(single).p_adjusted or 0)
+    assert corrected.comparison_id != single.comparison_id
+    assert "among 12 asked together" in verdict_text.comparison_title(corrected)
 
 
 def test_noisy_effect_is_undecided_with_jobs_needed() -> None:

@@ -38,7 +38,7 @@ def make_row(
     **values: Any,
 ) -> VerdictRow:
     """Make a row; ``change`` is the effect with its interval, in percent."""
-    effect, low, high = (math.log1p(one / 100) for one in change) if change else (None,) * 3
+    effect, low, high = (math.log1p(percent / 100) for percent in change) if change else (None,) * 3
     row: dict[str, Any] = {
         "comparison_id": "c",
         "created_us": 1,
@@ -165,9 +165,9 @@ def test_planted_limit_is_different_but_not_relevant() -> None:
         f"On this host, ROOT {B} needs 2.0 to 3.4 % (not all surely beyond 2 %) more CPU time per "
         f"event than {A} for 2 % of the branches and for all branches."
     )
-    (note,) = [one for one in comparison_notes([at_limit, beyond]) if one.startswith("Different: ")]
+    (note,) = [n for n in comparison_notes([at_limit, beyond]) if n.startswith("Different: ")]
     assert "may lie within ±2 %" in note
-    assert not [one for one in comparison_notes([beyond]) if one.startswith("Different: ")]
+    assert not [n for n in comparison_notes([beyond]) if n.startswith("Different: ")]
 
 
 def test_wall_time_is_mentioned_where_its_claim_differs() -> None:

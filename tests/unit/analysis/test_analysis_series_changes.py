@@ -65,7 +65,7 @@ def build_rows(jobs: int = 1, **changes: Any) -> Iterator[dict[str, Any]]:
 
 def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
     counted = [DetailedSample.from_row(row) for row in rows]
-    return {one.metric: one for one in compare_counters(counted, "root", A, B)}
+    return {change.metric: change for change in compare_counters(counted, "root", A, B)}
 
 
 def test_one_job_with_equal_counters_is_the_same() -> None:
@@ -114,10 +114,10 @@ def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
     )
     rows = attach_counters(comparison.verdicts, changes)
     assert [row.metric for row in rows if stored_counters([row])] == ["cpu_per_event_s"]
-    stored = {one.metric: one for one in stored_counters(rows)}
+    stored = {row.metric: row for row in stored_counters(rows)}
     assert {
-        name: (one.verdict, one.a_value, one.b_value, one.effect) for name, one in stored.items()
-    } == {one.metric: (one.verdict, one.a_value, one.b_value, one.effect) for one in changes}
+        name: (row.verdict, row.a_value, row.b_value, row.effect) for name, row in stored.items()
+    } == {row.metric: (row.verdict, row.a_value, row.b_value, row.effect) for row in changes}
     assert summarize_counters([*stored.values()]) == summarize_counters(changes)
     assert attach_counters(comparison.verdicts, []) == comparison.verdicts
 
@@ -382,10 +382,10 @@ def test_unknown_phases_are_left_out() -> None:
 
 
 def test_wall_times_do_not_count_waits_for_a_cpu() -> None:
-    waiting = measure_rows({"deserialize": 0.05}, loop_run_queue_s=1.0)
-    phases = waiting[0].phases
+    samples = measure_rows({"deserialize": 0.05}, loop_run_queue_s=1.0)
+    phases = samples[0].phases
     assert phases["decompress"] == pytest.approx(0.25, abs=0.01)
-    assert sum(phases[name] for name in PHASES[1:]) == pytest.approx(waiting[0].loop_s)
+    assert sum(phases[name] for name in PHASES[1:]) == pytest.approx(samples[0].loop_s)
 
 
 def test_too_few_pairs_have_no_intervals() -> None:

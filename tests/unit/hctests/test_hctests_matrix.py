@@ -54,11 +54,11 @@ def letters(count: int) -> VariantGroup:
 
 
 def rows(count: int, rounds: int, seed: int) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(rounds)]
+    orders: list[list[int]] = [[] for _ in range(rounds)]
     for round_, position, variant in order_executions(letters(count), rounds, seed):
-        found[round_ - 1].append(int(variant["letter"]))
-        assert position == len(found[round_ - 1])
-    return found
+        orders[round_ - 1].append(int(variant["letter"]))
+        assert position == len(orders[round_ - 1])
+    return orders
 
 
 def axes_of(variants: tuple[Variant, ...], *names: str) -> set[tuple[object, ...]]:

@@ -445,10 +445,10 @@ def test_operation_that_follows_is_due_at_the_end_of_the_first() -> None:
     storage = SimulatedStorage(timer, answer_s=0.25)
     operations = (Operation(due, "delete", 0, FILE, then="vanish") for due in (0.0, 0.5, 0.9))
     rows = run_load(operations, 1.0, timer, storage)
-    found = {row["operation"]: row for row in rows}
-    assert (found["delete"]["done"], found["delete"]["late"]) == (3, 0)
+    by_operation = {row["operation"]: row for row in rows}
+    assert (by_operation["delete"]["done"], by_operation["delete"]["late"]) == (3, 0)
     # The last deletion is answered after the end of the load.
-    assert (found["vanish"]["done"], found["vanish"]["late"]) == (2, 0)
+    assert (by_operation["vanish"]["done"], by_operation["vanish"]["late"]) == (2, 0)
     assert storage.sent == pytest.approx([0.0, 0.25, 0.5, 0.75, 0.9])
 
 
@@ -469,22 +469,22 @@ def test_all_clients_of_all_jobs_read_the_one_file() -> None:
     for index in (0, 1):
         axes = {"direction": "read", "source": "one", "clients": 3, "files": 2}
         load = workloads.stream_files(make_task(files, index, **axes), SPAN)
-        assert {one.file.url for each in load.sequences for one in each} == {files[0].url}
+        assert {op.file.url for each in load.sequences for op in each} == {files[0].url}
     # Different jobs read different files of their own.
     load = workloads.stream_files(make_task(files, 1, direction="read", files=1), SPAN)
-    assert [one.file for one in load.sequences[0]] == [files[1]]
+    assert [operation.file for operation in load.sequences[0]] == [files[1]]
 
 
 def test_connection_and_folders_come_before_files() -> None:
     axes = {"clients": 2, "files": 2, "direction": "read", "folders": "many", "connect": True}
     task = make_task(**axes)
-    assert Counter(one.name for one in workloads.write_streams(task)) == {
+    assert Counter(operation.name for operation in workloads.write_streams(task)) == {
         "mkdir": 2,
         "write_file": 4,
     }
     first, *files = workloads.stream_files(task, SPAN).sequences[1]
     assert first.name == "connect"
-    assert [one.file.url.rpartition("job/")[2] for one in files] == ["c1/0", "c1/1"]
+    assert [operation.file.url.rpartition("job/")[2] for operation in files] == ["c1/0", "c1/1"]
 
 
 @pytest.mark.parametrize("folders", ["one", "many"])
@@ -500,7 +500,7 @@ def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     created = [operation.file.url for operation in operations if operation.name == "create"]
     assert len(set(created)) == 6
     parents = {url.rpartition("/")[0] for url in created}
-    made = {one.file.url for one in workloads.make_own_folders(task)}
+    made = {operation.file.url for operation in workloads.make_own_folders(task)}
     assert parents == (made or {task.url})
     assert len(parents) == (3 if folders == "many" else 1)
 

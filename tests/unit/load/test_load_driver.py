@@ -183,17 +183,17 @@ def test_preparation_counts_to_first_step_without_marking_it(timer: SimulatedTim
 
 
 def test_too_many_servers_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = recorder.Recorder(recorder.StepClock(1.0, 0), clients=1)
+    recorder_of_steps = recorder.Recorder(recorder.StepClock(1.0, 0), clients=1)
     for number in range(6):
-        flight = Flight(Operation(0.1, "open", 0, FILE), lambda: 0.1, found.record)
+        flight = Flight(Operation(0.1, "open", 0, FILE), lambda: 0.1, recorder_of_steps.record)
         flight.send()
         if number % 2:
             flight.fail("reset", f"s{number}:1")
         else:
             flight.succeed(f"s{number}:1")
-    assert len(found.list_rows(1.0)) == 6
+    assert len(recorder_of_steps.list_rows(1.0)) == 6
     monkeypatch.setattr(recorder, "MAX_ROWS", 5)
-    (row,) = found.list_rows(1.0)
+    (row,) = recorder_of_steps.list_rows(1.0)
     assert not find_operation_problems([row])
     assert (row["server"], row["scheduled"], row["done"]) == ("", 6, 3)
     assert json.loads(row["failures"]) == {"reset": 3}
@@ -300,15 +300,15 @@ def test_closed_loop_stops_at_the_ceiling(timer: SimulatedTimer) -> None:
 def test_whole_files_stay_below_the_ceiling(size: int, timer: SimulatedTimer) -> None:
     """Also the first file waits for its share, so that few large ones are not above the ceiling."""
     steps = StepClock(5.0, 1_000_000)
-    found = Recorder(steps, 1)
+    loop_recorder = Recorder(steps, 1)
     storage = SimulatedStorage(timer, answer_s=0.01)
-    driver = ClosedLoopDriver(storage, found, steps, timer, CeilingShare(mb_per_s=5))
+    driver = ClosedLoopDriver(storage, loop_recorder, steps, timer, CeilingShare(mb_per_s=5))
     file = LoadFile("root://host//a", size)
     sequence = (Operation(0.0, "read_file", 0, file) for _ in range(1000))
-    rows = found.list_rows(driver.run_loop(ClosedLoop([sequence]), 60.0), every_step=True)
+    rows = loop_recorder.list_rows(driver.run_loop(ClosedLoop([sequence]), 60.0), every_step=True)
     assert sum(row["bytes"] for row in rows) == 60 * 5_000_000 // size * size
     if rows:
-        figures = summarize_loop(rows, found.spans, 5.0)
+        figures = summarize_loop(rows, loop_recorder.spans, 5.0)
         assert 4.9 < figures["achieved_mb_per_s"] <= 5.0
 
 
@@ -411,9 +411,9 @@ def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool)
         pytest.skip("this file system has no O_DIRECT")
     assert (row["operation"], row["done"], row["bytes"]) == ("write_file", 6, 6 * size)
     folder = tmp_path / "job"
-    found = {str(path): zlib.adler32(path.read_bytes()) for path in folder.iterdir()}
-    assert found == task.require_written().adler32s
-    assert len(found) == 6
+    checksums = {str(path): zlib.adler32(path.read_bytes()) for path in folder.iterdir()}
+    assert checksums == task.require_written().adler32s
+    assert len(checksums) == 6
     reading = replace(task, axes={**task.axes, "direction": "read"})
     broken = folder / "0-0"
     broken.write_bytes(b"x" + broken.read_bytes()[1:])
@@ -461,14 +461,14 @@ def test_deletion_deletes_what_was_created(tmp_path: Path) -> None:
 
 def test_deletion_at_a_rate_has_a_file_for_each_instant(tmp_path: Path) -> None:
     task = make_task(tmp_path, clients=2, rate_hz=1.5)
-    created = {one.file.url: one.name for one in workloads.create_files(task)}
+    created = {operation.file.url: operation.name for operation in workloads.create_files(task)}
     assert set(created.values()) == {"create"}
     deleted = workloads.delete_files(task, SPAN)
     assert not isinstance(deleted, load_driver.ClosedLoop)
-    found = list(deleted)
-    assert len(found) == 180
-    assert {one.file.url for one in found} <= set(created)
-    assert len({one.file.url for one in found}) == 180
+    operations = list(deleted)
+    assert len(operations) == 180
+    assert {operation.file.url for operation in operations} <= set(created)
+    assert len({operation.file.url for operation in operations}) == 180
 
 
 def test_preparation_that_fails_names_operation_and_reason(tmp_path: Path) -> None:
@@ -489,18 +489,18 @@ def test_pattern_reads_random_pieces_in_its_range(tmp_path: Path) -> None:
     file = LoadFile("root://host//a", 10_000_000)
     task = make_task(tmp_path, [file], reads=200, vector=8, chunk_kb="0.1-100", clients=2)
     first, second = workloads.read_pattern(task, SPAN).sequences
-    opened, *found = first
+    opened, *reads = first
     assert (opened.name, opened.keep) == ("open", True)
-    assert Counter(one.name for one in found) == {"vector_read": 200}
-    sizes = [size for one in found for _, size in one.chunks]
+    assert Counter(read.name for read in reads) == {"vector_read": 200}
+    sizes = [size for read in reads for _, size in read.chunks]
     assert len(sizes) == 1600
     assert 100 <= min(sizes) < 1_000
     assert 99_000 < max(sizes) <= 100_000
-    for one in found:
-        ends = [offset + size for offset, size in one.chunks]
-        assert all(offset >= end for (offset, _), end in zip(one.chunks[1:], ends, strict=False))
+    for read in reads:
+        ends = [offset + size for offset, size in read.chunks]
+        assert all(offset >= end for (offset, _), end in zip(read.chunks[1:], ends, strict=False))
         assert ends[-1] <= file.size
-    assert [one.chunks for one in second][1:] != [one.chunks for one in found]
+    assert [read.chunks for read in second][1:] != [read.chunks for read in reads]
 
 
 @pytest.mark.parametrize(
@@ -533,10 +533,10 @@ FILES = [LoadFile("root://host//a", 100), LoadFile("root://host//b", 100)]
 
 @pytest.mark.parametrize("rate", [0.3, 7.0, 50.0, 200.0])
 def test_rate_gives_exact_number_of_even_instants(rate: float) -> None:
-    found = list(schedules.pace_at_rate(rate, 5.0, 25.0))
-    assert len(found) == round(20 * rate)
-    assert found[0] == 5.0
-    assert [b - a for a, b in pairwise(found)] == pytest.approx([1 / rate] * (len(found) - 1))
+    instants = list(schedules.pace_at_rate(rate, 5.0, 25.0))
+    assert len(instants) == round(20 * rate)
+    assert instants[0] == 5.0
+    assert [b - a for a, b in pairwise(instants)] == pytest.approx([1 / rate] * (len(instants) - 1))
 
 
 def test_generators_that_load_together_alternate() -> None:
@@ -545,40 +545,40 @@ def test_generators_that_load_together_alternate() -> None:
 
 
 def test_each_client_acts_once_a_period_at_its_own_phase() -> None:
-    found = list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
-    assert found == sorted(found)
-    assert found == list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
-    assert found != list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=4))
-    assert len(found) == 50 * 4
+    schedule = list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    assert schedule == sorted(schedule)
+    assert schedule == list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=3))
+    assert schedule != list(schedules.pace_clients(50, 10.0, 20.0, 60.0, seed=4))
+    assert len(schedule) == 50 * 4
     for client in range(50):
-        own = [due for due, who in found if who == client]
-        assert own == pytest.approx([own[0] + 10.0 * n for n in range(4)])
-        assert 20.0 <= own[0] < 30.0
-    assert len({due for due, _ in found}) == 200
+        instants = [due for due, who in schedule if who == client]
+        assert instants == pytest.approx([instants[0] + 10.0 * n for n in range(4)])
+        assert 20.0 <= instants[0] < 30.0
+    assert len({due for due, _ in schedule}) == 200
 
 
 def test_opens_go_through_all_clients_and_files() -> None:
-    found = list(
+    operations = list(
         schedules.schedule_opens(schedules.pace_at_rate(10.0, 0.0, 10.0), 3, FILES, seed=1)
     )
-    assert [op.client for op in found[:4]] == [0, 1, 2, 0]
-    assert {op.file for op in found} == set(FILES)
-    assert not any(op.keep for op in found)
+    assert [op.client for op in operations[:4]] == [0, 1, 2, 0]
+    assert {op.file for op in operations} == set(FILES)
+    assert not any(op.keep for op in operations)
 
 
 def test_readers_open_before_they_read() -> None:
     instants = schedules.pace_clients(4, 2.0, 0.0, 4.0, seed=1)
     chooser = schedules.make_chunk_chooser(schedules.CONSECUTIVE, 25, 1)
-    found = list(schedules.schedule_reads(instants, 4, FILES, 1, chooser, (-2.0, 0.0)))
-    assert [(op.due_s, op.name, op.client) for op in found[:4]] == [
+    operations = list(schedules.schedule_reads(instants, 4, FILES, 1, chooser, (-2.0, 0.0)))
+    assert [(op.due_s, op.name, op.client) for op in operations[:4]] == [
         (-2.0, "open", 0),
         (-1.5, "open", 1),
         (-1.0, "open", 2),
         (-0.5, "open", 3),
     ]
-    assert [op.name for op in found[4:]] == ["read"] * 8
+    assert [op.name for op in operations[4:]] == ["read"] * 8
     for client in range(4):
-        first, second = (op.chunks[0] for op in found[4:] if op.client == client)
+        first, second = (op.chunks[0] for op in operations[4:] if op.client == client)
         assert second == ((first[0] + 25) % 100, 25)
 
 
@@ -593,11 +593,11 @@ def test_vector_is_disjoint_ordered_and_complete(
 ) -> None:
     block = pieces + more
     choose = schedules.make_chunk_chooser(schedules.VECTOR, block, pieces)
-    found = choose(0, block + free, random.Random(seed))
-    assert len(found) == pieces
-    assert sum(size for _, size in found) == block
+    chunks = choose(0, block + free, random.Random(seed))
+    assert len(chunks) == pieces
+    assert sum(size for _, size in chunks) == block
     ends = [0]
-    for offset, size in found:
+    for offset, size in chunks:
         assert offset >= ends[-1]
         assert size > 0
         ends.append(offset + size)

@@ -38,7 +38,7 @@ RECONNECT_FAILED, CLUSTER_REMOVED = EventType.RECONNECT_FAILED, EventType.CLUSTE
 def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: object) -> str:
     """Format an event like HTCondor, whose own times are local."""
     moment = time.gmtime(QUEUED_S + 7200 + second)
-    known = {
+    attributes = {
         "EventTime": time.strftime('"%Y-%m-%dT%H:%M:%S.000"', moment),
         "TreehammerAttempt": f'"{attempt}"' if attempt else '"$$([NumShadowStarts?:1])"',
         "TreehammerTime": QUEUED_S + second,
@@ -48,7 +48,7 @@ def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: obj
     head = (
         f"028 (007.{proc:03d}.000) {time.strftime('%Y-%m-%d %H:%M:%S', moment)} Job ad information"
     )
-    return "\n".join([head, *(f"{k} = {v}" for k, v in known.items()), "...", ""])
+    return "\n".join([head, *(f"{k} = {v}" for k, v in attributes.items()), "...", ""])
 
 
 SUBMITTED = event(0, 0)
@@ -473,15 +473,15 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     for job in "ab":
         (schedd.submission.path / f"jobs/{job}/job.json").write_text(job)
     schedd.write(FIRST, event(TERMINATED, 20, 1, **DONE), event(EXECUTE, 10, 1, proc=1))
-    found: list[tuple[str, list[str]]] = []
+    replaced: list[tuple[str, list[str]]] = []
 
     def replace_inputs(job_id: str, inputs: Mapping[str, Path]) -> Mapping[str, Path]:
-        found.append((job_id, [*inputs]))
+        replaced.append((job_id, [*inputs]))
         return inputs
 
     requeued = schedd.batch.requeue({schedd.ids[0]: 1}, replace_inputs)
     assert requeued == schedd.batch.requeue({schedd.ids[0]: 1}, replace_inputs)
-    assert found[0] == ("a", ["job.json"]), "without its output"
+    assert replaced[0] == ("a", ["job.json"]), "without its output"
     (new,) = requeued.values()
     assert new.startswith("8.0@c.")
     submission = Submission(schedd.folder, "c", new.rpartition(".")[2])

@@ -58,10 +58,10 @@ def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
     assert _start(tmp_path, "x", "2").wait() == 3
     sandbox = tmp_path / "sandbox"
     assert os.access(sandbox / "payload/run.sh", os.X_OK)
-    found = _unpacked(sandbox)
-    assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
-    said = (sandbox / "output/attempt-3/arguments").read_text()
-    assert said == "run job.json --once --attempt 3 --output output/attempt-3 --work work"
+    outputs = _unpacked(sandbox)
+    assert outputs == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
+    arguments = (sandbox / "output/attempt-3/arguments").read_text()
+    assert arguments == "run job.json --once --attempt 3 --output output/attempt-3 --work work"
     assert not (sandbox / job_folders.OUTPUT_ARCHIVE).exists()
 
 

@@ -279,8 +279,8 @@ def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
         grant = granted(token)
         assert (grant.campaign_id, grant.job_id) == (plan.campaign_id, job.job_id)
         assert token not in job.text
-        others = [p for name, p in job.inputs.items() if name != TOKEN_FILE]
-        assert not [p for p in others if p.is_file() and token.encode() in p.read_bytes()]
+        other_inputs = [p for name, p in job.inputs.items() if name != TOKEN_FILE]
+        assert not [p for p in other_inputs if p.is_file() and token.encode() in p.read_bytes()]
         assert KEY.secret not in "".join(p.read_text() for p in (path, job.inputs[SERVICE_FILE]))
 
 
@@ -306,8 +306,8 @@ def test_tokens_stay_private_in_queues(tmp_path: Path, monkeypatch: pytest.Monke
         assert {stat.S_IMODE(path.stat().st_mode) for path in token_files} == {0o600}
         secrets = [path.read_bytes().strip() for path in token_files]
         assert len(set(secrets)) == count
-        others = [p.read_bytes() for p in files(folder) if p.name != TOKEN_FILE]
-        assert not [text for text in others for secret in secrets if secret in text]
+        contents = [p.read_bytes() for p in files(folder) if p.name != TOKEN_FILE]
+        assert not [text for text in contents for secret in secrets if secret in text]
     assert f"transfer_input_files = {','.join(_transferred(submission))}" in (
         submission.description_file.read_text()
     )

@@ -86,8 +86,8 @@ def read(folder: Path, text: str) -> SitesDocument:
 
 
 def test_complete_file_is_parsed_and_written(tmp_path: Path) -> None:
-    found = read(tmp_path, EVERYTHING)
-    assert found.pools["testbed"] == HTCondorPool(
+    sites = read(tmp_path, EVERYTHING)
+    assert sites.pools["testbed"] == HTCondorPool(
         name="testbed",
         config=tmp_path / "condor_config",
         collector="127.0.0.1:9618",
@@ -95,8 +95,8 @@ def test_complete_file_is_parsed_and_written(tmp_path: Path) -> None:
         token_dir=Path.home() / "tokens",
         submit_dir=Path("/submit"),
     )
-    assert found.pools["default"] == HTCondorPool(name="default")
-    assert found.sites["SITE_A"] == Site(
+    assert sites.pools["default"] == HTCondorPool(name="default")
+    assert sites.sites["SITE_A"] == Site(
         name="SITE_A",
         batch="htcondor@testbed",
         doors=(
@@ -136,13 +136,13 @@ def test_complete_file_is_parsed_and_written(tmp_path: Path) -> None:
         environment={"https_proxy": "http://squid.example.org:3128"},
         labels=("near",),
     )
-    desk = found.sites["DESK"]
+    desk = sites.sites["DESK"]
     assert (desk.batch, desk.doors[0].prefix) == ("local", str(tmp_path / "data"))
-    pools = token_pool_environment(found.sites["SITE_A"].doors)
+    pools = token_pool_environment(sites.sites["SITE_A"].doors)
     assert pools == {TOKEN_POOLS_VARIABLE: "127.0.0.1:1095=pool*.example.org,[::1]:1"}
     copy = tmp_path / "copy.toml"
-    sites_file.write_sites_file(found.sites.values(), found.pools.values(), copy)
-    assert sites_file.read_sites_file(copy) == found
+    sites_file.write_sites_file(sites.sites.values(), sites.pools.values(), copy)
+    assert sites_file.read_sites_file(copy) == sites
 
 
 @pytest.mark.parametrize(
@@ -299,8 +299,8 @@ def test_skipped_entries_are_reported() -> None:
 
 
 def test_requirements_replace_compute_elements() -> None:
-    wanted = cric.CricOptions("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
-    sites = cric.CricImport(ALL, wanted).sites
+    options = cric.CricOptions("grid", requirements='TARGET.GLIDEIN_Site == "{site}"')
+    sites = cric.CricImport(ALL, options).sites
     assert [site.requirements for site in sites] == [
         'TARGET.GLIDEIN_Site == "EXAMPLE-T1"',
         'TARGET.GLIDEIN_Site == "EXAMPLE-T2"',

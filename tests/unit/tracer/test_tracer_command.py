@@ -161,16 +161,16 @@ def test_shell_runs_what_only_a_shell_understands(command: str, program: str) ->
 
 
 def test_second_run_of_a_command_leaves_the_first_its_environment(tmp_path: Path) -> None:
-    waiting = threading.Event()
+    is_waiting = threading.Event()
 
     def run_again() -> dict[str, str]:
-        with written_test(CommandRequest(["true"]), tmp_path, {"A": "2"}, waiting.set) as path:
+        with written_test(CommandRequest(["true"]), tmp_path, {"A": "2"}, is_waiting.set) as path:
             return dict(json.loads((path / "environment.json").read_text()))
 
     with ThreadPoolExecutor() as pool:
         with written_test(CommandRequest(["true"]), tmp_path, {"A": "1"}) as folder:
             second = pool.submit(run_again)
-            assert waiting.wait(10)
+            assert is_waiting.wait(10)
             assert json.loads((folder / "environment.json").read_text()) == {"A": "1"}
         assert second.result(10) == {"A": "2"}
     task = make_task(tmp_path, environment_file=f"{folder}/environment.json")
@@ -182,11 +182,11 @@ def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:
     users = {"PATH": "/user", "PYTHONPATH": "/user", "TOKEN": "x"}
     (tmp_path / "variables.json").write_text(json.dumps(users))
     task = make_task(tmp_path, environment_file=str(tmp_path / "variables.json"))
-    own = {"PATH": "/root/bin", "ROOTSYS": "/root", "TREEHAMMER_JOB": "job.json"}
-    composed = command_payload.compose_environment(task, own)
+    payload_environment = {"PATH": "/root/bin", "ROOTSYS": "/root", "TREEHAMMER_JOB": "job.json"}
+    composed = command_payload.compose_environment(task, payload_environment)
     assert composed == {"PATH": "/user", "PYTHONPATH": "/user", "ROOTSYS": "/root", "TOKEN": "x"}
     task.variant["root"] = "6.40.00"  # type: ignore[index]
-    composed = command_payload.compose_environment(task, own)
+    composed = command_payload.compose_environment(task, payload_environment)
     assert composed == {"PATH": "/root/bin", "ROOTSYS": "/root", "TOKEN": "x"}
 
 

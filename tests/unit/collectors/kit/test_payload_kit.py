@@ -88,8 +88,9 @@ def test_patterns_select_in_tree_order_with_counters(request_: str, expected: li
 
 
 def test_readable_leaves_out_unreadable_branches() -> None:
-    found = select_branches(NAMES, {}, "readable", seed=1, folder="", unreadable=["run", "Jet_pt"])
-    assert [NAMES[position] for position in found] == [*NAMES[:3], "odd[name]"]
+    left_out = ["run", "Jet_pt"]
+    positions = select_branches(NAMES, {}, "readable", seed=1, folder="", unreadable=left_out)
+    assert [NAMES[position] for position in positions] == [*NAMES[:3], "odd[name]"]
     with pytest.raises(PayloadError, match="leaves none to read"):
         select_branches(NAMES, {}, "readable", seed=1, folder="", unreadable=NAMES)
 
@@ -420,12 +421,12 @@ def test_jobs_share_libraries_where_they_find_a_folder_for_them(
 ) -> None:
     context = make_context(tmp_path)
     assert library_builds.locate_base(context, spec) == str(tmp_path / "software" / "loops")
-    own = str(tmp_path / "output" / "work" / "loops")
+    job_folder = str(tmp_path / "output" / "work" / "loops")
     build = replace(spec, software=replace(spec.software, provider="path"))
-    assert library_builds.locate_base(context, build) == own
+    assert library_builds.locate_base(context, build) == job_folder
     (tmp_path / "software" / "loops").rmdir()
     (tmp_path / "software" / "loops").touch()  # no folder can be made
-    assert library_builds.locate_base(context, spec) == own
+    assert library_builds.locate_base(context, spec) == job_folder
     # On the machine of the submission, builds have one as well; a later change of one has another key.
     monkeypatch.setenv("TREEHAMMER_SHARED_LOOPS", str(tmp_path / "cache"))
     assert library_builds.locate_base(context, build) == str(tmp_path / "cache")
@@ -433,7 +434,7 @@ def test_jobs_share_libraries_where_they_find_a_folder_for_them(
     built.job = SimpleNamespace(
         load=None, payload_of=lambda _spec: SimpleNamespace(build=("make",))
     )
-    assert library_builds.locate_base(built, build) == own
+    assert library_builds.locate_base(built, build) == job_folder
 
 
 @pytest.mark.parametrize(
@@ -508,8 +509,8 @@ def test_prefetched_reads_are_those_without_read_events() -> None:
     def count(reads: int, events: int, **changes: Any) -> dict[str, Any]:
         counters = {"read_calls": reads, "perfstats_read_calls": events}
         counters = {**dict.fromkeys(LOOP_COUNTERS, 5), **counters}
-        one = one_pass(counters=counters, file_class="TNetXNGFile", **changes)
-        return summarize_tree_passes([one, one])
+        read = one_pass(counters=counters, file_class="TNetXNGFile", **changes)
+        return summarize_tree_passes([read, read])
 
     assert count(20, 20)["read_calls_prefetch"] == 0
     assert "read_calls_single" in count(20, 20)
@@ -675,10 +676,10 @@ def test_checksum_depends_on_bins_and_not_on_files_or_order() -> None:
     in_turn.add("a", [0.0, 2.0, 0.0])
     other.add("a", [0.0, 2.0, 2.0])
     other.add("b", [1.0, 0.0, 0.0])
-    found = together.summarize()
-    assert found == in_turn.summarize()
-    assert found["histogram_entries"] == other.summarize()["histogram_entries"] == 5
-    assert found["histogram_checksum"] != other.summarize()["histogram_checksum"]
+    summary = together.summarize()
+    assert summary == in_turn.summarize()
+    assert summary["histogram_entries"] == other.summarize()["histogram_entries"] == 5
+    assert summary["histogram_checksum"] != other.summarize()["histogram_checksum"]
 
 
 def test_idle_time_leaves_out_waits_for_a_cpu() -> None:

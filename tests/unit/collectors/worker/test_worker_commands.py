@@ -113,19 +113,19 @@ def test_old_python_finds_a_newer_one(compiled: Path, tmp_path: Path, old: str, 
 
 @pytest.mark.parametrize("program", [*OLD_PYTHONS, "/bin/sh"])
 def test_node_without_a_new_python_says_so(packed: Path, tmp_path: Path, program: str) -> None:
-    found = "not found: python3.9 to python3.19, /opt/it's, python3, /usr/libexec/platform-python"
+    lack = "not found: python3.9 to python3.19, /opt/it's, python3, /usr/libexec/platform-python"
     if program in OLD_PYTHONS:
         python = find_old_python(program)
         (tmp_path / "python3").symlink_to(python)
         version = subprocess.check_output(
             [python, "-c", "import sys; print(sys.version)"], text=True
         )
-        found = f"python3 is {version.split()[0]}, {found.replace(' python3, ', ' ')}"
+        lack = f"python3 is {version.split()[0]}, {lack.replace(' python3, ', ' ')}"
         program = python
     (tmp_path / "sed").symlink_to(shutil.which("sed") or "")
     ran = run_on_node(tmp_path, program, packed, TREEHAMMER_PYTHONS="/opt/it's")
     assert ran.returncode == NODE_EXIT_CODE
-    assert ran.stderr == f"{node_needs.describe_lack(node_needs.PYTHON, found, 'SITE_A')}\n"
+    assert ran.stderr == f"{node_needs.describe_lack(node_needs.PYTHON, lack, 'SITE_A')}\n"
 
 
 def test_bytecode_names_no_folder_of_this_machine(compiled: Path) -> None:
@@ -329,10 +329,10 @@ def forked() -> Iterator[int]:
 
 
 def test_pages_shared_by_a_fork_count_once(forked: int) -> None:
-    own = read_resident_bytes(os.getpid())
-    assert own > BALLAST
+    resident_bytes = read_resident_bytes(os.getpid())
+    assert resident_bytes > BALLAST
     pids = [os.getpid(), forked]
-    assert own <= measure_tree_bytes(pids, 0) < own + BALLAST // 2
+    assert resident_bytes <= measure_tree_bytes(pids, 0) < resident_bytes + BALLAST // 2
     # A sum below the bound is not examined.
     total = sum(map(read_resident_bytes, pids))
     assert measure_tree_bytes(pids, 2 * total) == pytest.approx(total, rel=0.05)

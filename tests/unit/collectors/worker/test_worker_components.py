@@ -87,7 +87,7 @@ def kind_of(
 
 def test_payload_end_is_classified() -> None:
     killed = outcome(exit_code=None, exit_signal=signal.SIGKILL)
-    own = PayloadResult(failure=Failure("read", "getentry", "loop", "GetEntry returned -1"))
+    result = PayloadResult(failure=Failure("read", "getentry", "loop", "GetEntry returned -1"))
     assert kind_of(outcome(), PayloadResult()) is None
     assert kind_of(outcome()) == "no-result"
     assert kind_of(outcome(exit_code=3)) == "exit"
@@ -97,8 +97,8 @@ def test_payload_end_is_classified() -> None:
     assert kind_of(outcome(exit_code=1), out_of_memory=True) == "exit"
     assert kind_of(outcome(exit_code=None, exit_signal=15, ended_by="timeout")) == "timeout"
     assert kind_of(outcome(exit_code=None, exit_signal=9, ended_by="memory")) == "memory"
-    assert kind_of(outcome(exit_code=1), own) == "getentry"
-    assert kind_of(outcome(ended_by="stop"), own) == "stopped"
+    assert kind_of(outcome(exit_code=1), result) == "getentry"
+    assert kind_of(outcome(ended_by="stop"), result) == "stopped"
     # Only the worker and the kernel state that a limit was exceeded.
     claim = PayloadResult(failure=Failure("payload", "memory", "loop", "MemoryError"))
     assert kind_of(outcome(exit_code=1), claim) == "reported-memory"
@@ -202,13 +202,13 @@ def test_log_keeps_short_output_and_both_ends_of_long_output(tmp_path: Path, siz
         for start in range(0, size, 7):
             log.write(data[start : start + 7])
         assert log.read_tail(20) == data[-20:].decode()
-    kept = path.read_bytes()
-    if b"omitted" not in kept:
-        assert kept == data
+    content = path.read_bytes()
+    if b"omitted" not in content:
+        assert content == data
         assert size <= 210
     else:
-        assert len(kept) < 300
-        head, rest = kept.split(b"\n[... ")
+        assert len(content) < 300
+        head, rest = content.split(b"\n[... ")
         count, tail = rest.split(b" bytes omitted ...]\n")
         assert len(head) + int(count) + len(tail) == size
         assert data.startswith(head)
@@ -344,18 +344,18 @@ def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
 
 
 def test_door_lock_ignores_dead_jobs(tmp_path: Path) -> None:
-    with DoorLock("here", "disk", str(tmp_path)) as mine, DoorLock("here", "tape", str(tmp_path)):
-        assert mine.count_others() == 0
+    with DoorLock("here", "disk", str(tmp_path)) as lock, DoorLock("here", "tape", str(tmp_path)):
+        assert lock.count_others() == 0
         with DoorLock("here", "disk", str(tmp_path)) as other:
-            assert mine.count_others() == 1
+            assert lock.count_others() == 1
             assert other.count_others() == 1
-        dead = Path(mine._path).with_name("dead.lock")
+        dead = Path(lock._path).with_name("dead.lock")
         dead.touch()
-        assert mine.count_others() == 0
+        assert lock.count_others() == 0
         assert not dead.exists()
         with dead.open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            assert mine.count_others() == 1
+            assert lock.count_others() == 1
 
 
 def test_door_lock_does_not_trust_a_symlink(tmp_path: Path) -> None:
@@ -599,11 +599,11 @@ def test_refusals_of_xrootd_are_distinguished(
 ) -> None:
     kinds = [classify(NO_PROTOCOL, env).kind for env in ({}, expired, valid)]
     assert kinds == ["missing", "expired", "refused"]
-    found = classify(NO_SCOPE, valid)
-    assert (found.failure_class, found.kind) == ("credential", "not-permitted")
-    assert not found.transient
-    assert "scope" in found.message
-    assert "3010" in found.message
+    failure = classify(NO_SCOPE, valid)
+    assert (failure.failure_class, failure.kind) == ("credential", "not-permitted")
+    assert not failure.transient
+    assert "scope" in failure.message
+    assert "3010" in failure.message
     assert classify(NO_SCOPE, {}).kind == "missing"
 
 
@@ -617,16 +617,16 @@ def test_refusals_of_xrootd_are_distinguished(
 )
 def test_refusals_while_staging(message: str, kind: str, valid: dict[str, str]) -> None:
     failure = Failure("stage-in", "copy", "stage-in", message, transient=True)
-    found = classify("", valid, HTTPS, failure)
-    assert (found.failure_class, found.kind) == ("credential", kind)
-    assert not found.transient
+    refusal = classify("", valid, HTTPS, failure)
+    assert (refusal.failure_class, refusal.kind) == ("credential", kind)
+    assert not refusal.transient
 
 
 def test_refusal_of_a_root_without_tokens_is_not_supported(valid: dict[str, str]) -> None:
     message = "cannot open a (TWebFile::GetHead: https://se.example/a.root: Forbidden (403))"
-    found = classify(message, valid, HTTPS, root="6.38.00")
-    assert (found.failure_class, found.kind) == ("software-setup", "not-supported")
-    assert "Stage the files" in found.message
+    failure = classify(message, valid, HTTPS, root="6.38.00")
+    assert (failure.failure_class, failure.kind) == ("software-setup", "not-supported")
+    assert "Stage the files" in failure.message
     built = classify(message, valid, HTTPS, root="path:/opt/root")
     assert (built.failure_class, built.kind) == ("software-setup", "not-supported")
     davix = message.replace("TWebFile", "TDavixFile")
@@ -678,7 +678,7 @@ def test_proxy_is_described_by_its_attributes(
             "x509 proxy's VOMS attributes expired at 1970-01-01 00:00:01 UTC",
         ),
     }.items():
-        monkeypatch.setattr(credential_refusals, "read_proxy", lambda path, found=proxy: found)
+        monkeypatch.setattr(credential_refusals, "read_proxy", lambda path, proxy=proxy: proxy)
         failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
         assert failure.kind == expected[0]
         assert expected[1] in failure.message

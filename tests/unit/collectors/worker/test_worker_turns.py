@@ -337,8 +337,8 @@ def test_passes_hold_all_files_that_were_closed(
     commands = ["open 0", "run 0 4", "discard", *one_pass, *one_pass, "finish"]
     reader, answers = FakeReader(together), io.StringIO()
     done = serve_turns(reader, 2, io.StringIO("\n".join(commands)), answers)
-    assert [[read.events for read in one.files] for one in done] == [reads, reads]
-    assert all(one.in_turns for one in done)
+    assert [[read.events for read in file.files] for file in done] == [reads, reads]
+    assert all(file.in_turns for file in done)
     assert reader.log == [(0, 4), "discard", (0, 10), (0, 10)]
     first, second = (30, 0) if together else (10, 20)
     figures = "5 6 7 0 1 0"
