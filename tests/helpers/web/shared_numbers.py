@@ -305,6 +305,12 @@ def read_comparison(doors: Doors) -> Numbers:
         )
 
 
+def read_cost(text: str) -> str:
+    """Read hours or gigabytes; on a Monday, this week has read less than one."""
+    number = text.partition(" ")[0]
+    return f"{float(number) / 1000:.4f}" if "MB" in text else number
+
+
 def read_changes(doors: Doors) -> Numbers:
     """Read a change over time, the cost of the week and new failures."""
     (command,) = doors.rows("changes")
@@ -342,16 +348,16 @@ def read_changes(doors: Doors) -> Numbers:
         Prometheus=sum(name == "treehammer_change_ratio" for name, _ in doors.metrics),
     )
     failures = re.findall(r"(\d+) measurements failed with '(\w+)' at (\w+)", text)
-    week = match(r"week (\d+-W\d+)", text)
-    page_text = doors.page(f"/digest?week={week}").text
+    page_text = doors.page("/digest?week=" + match(r"week (\d+-W\d+)", text)).text
     yield share("new failures", headline=match(r"(\d+) new failures?", text), lines=len(failures), page=match(r"(\d+) new failures?", page_text))  # fmt: skip
-    for unit in ("slot hours", "CPU hours", "GB read"):
-        costs = re.findall(rf"^- SITE_.*?([\d.]+) {unit}", text, re.MULTILINE)
+    for unit in ("slot hours", "CPU hours", "[MG]B read"):
+        costs = re.findall(rf"^- SITE_.*?([\d.]+ {unit})", text, re.MULTILINE)
+        headline = read_cost(match(rf"([\d.]+ {unit})", text.partition("##")[0]))
         yield share(
             f"cost of the week: {unit}",
-            headline=match(rf"([\d.]+) {unit}", text.partition("##")[0]),
-            page=match(rf"([\d.]+) {unit}", page_text),
-            sites=f"{sum(map(float, costs)):.1f}",
+            headline=headline,
+            page=read_cost(match(rf"([\d.]+ {unit})", page_text)),
+            sites=f"{sum(float(read_cost(cost)) for cost in costs):.{len(headline.partition('.')[2])}f}",
         )
     row = doors.campaign("nightly 2")
     campaign = doors.page(f"/campaigns/{row['campaign_id']}").text
