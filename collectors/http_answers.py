@@ -64,11 +64,13 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
 
     Raises:
         RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
+        HttpAnswerError: it holds no bytes of the file, by its status.
     """
+    if status == 200:
+        raise RangeAnswerError("it sends the whole file instead of the requested range")
     if status != 206:
-        problem = "sends the whole file" if status == 200 else f"answers with status {status}"
-        raise RangeAnswerError(f"it {problem} instead of the requested range")
-    if (headers.get("Content-Type") or "").startswith("multipart/"):
+        raise HttpAnswerError(f"it answers with status {status} instead of the requested range")
+    if (headers.get("Content-Type") or "").lower().startswith("multipart/"):
         raise RangeAnswerError("it answers one range with several parts")
     part = ContentRange.parse(headers.get("Content-Range") or "")
     _check_part(part, first, last)

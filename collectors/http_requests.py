@@ -261,6 +261,11 @@ def send_request(
                 url = follow_redirect(url, error.headers["Location"], visited)
                 if error.code == 303 and method not in _READING_METHODS:
                     method, body, expects_consent = "GET", None, False
+            except OSError as error:
+                if len(visited) > 1:
+                    # The server that fails is not the door.  Addresses may hold signatures.
+                    error.filename = urljoin(url, "/")
+                raise
 
 
 def _build_request(

@@ -8,7 +8,8 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from html import unescape
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -64,20 +65,28 @@ RANGE_HINT = (
     "Let the server and any proxy before it honor Range (RFC 9110, 14.2), as ROOT needs it."
 )
 
-#: Remedy for credentials and authorities that cannot be loaded.
-CREDENTIAL_HINT = "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
-
 #: Remedy for a server that has too many requests, or no time for them (429, 503).
 OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
 )
 
+_HINTS_BY_STATUS = {
+    **dict.fromkeys((401, 403), PERMISSION_HINT),
+    **dict.fromkeys((429, 503), OVERLOAD_HINT),
+    416: RANGE_HINT,
+}
+
+#: Errors of OpenSSL on a certificate whose authority is unknown.
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 #: Ampersand in a listing of a server that writes names as they are.
 _BARE_AMPERSAND = re.compile(rb"&(?!#?\w+;)")
 #: Elements of a listing by WebDAV.
-_MULTISTATUS, _RESPONSE, _HREF, _STATUS, _COLLECTION = (
-    f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status", "collection")
+_MULTISTATUS, _RESPONSE, _HREF, _STATUS = (
+    f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status")
 )
+_COLLECTION = ".//{DAV:}collection"
+#: Size of an empty file, which some servers list for folders, too.
+_EMPTY = ".//{DAV:}prop[{DAV:}getcontentlength='0']"
 #: Scheme and host of an address.  Names may hold colons and slashes, which a parser of URLs misreads.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
@@ -96,7 +105,10 @@ class HttpDoor:
             return ProbeResult(str(error), KEYS_HINT)
         except (OSError, UnicodeDecodeError) as error:
             cause = getattr(error, "strerror", None) or "is none"
-            return ProbeResult(f"the credential cannot be used: {cause}", CREDENTIAL_HINT)
+            return ProbeResult(
+                f"the credential cannot be used: {cause}",
+                "Correct X509_USER_PROXY, BEARER_TOKEN_FILE.",
+            )
         probe = _probe_session(session, target)
         return replace(probe, problem=mask_signatures(probe.problem))
 
@@ -206,6 +218,8 @@ def _describe_failed_probe(
     if error.code in (405, 501) and not target.path:
         details = "answers, and lists no folders: name a file to read with --dataset"
         return ProbeResult(details=details, server=server, tried=False)
+    if error.code == 416 and target.path and error.headers.get("Content-Range", "").endswith("*/0"):
+        return replace(check_sample(target, target.path, b"", 0), server=server)
     observed = session.describe_error(error)
     remedy = observed.remedy or (
         target.missing_file_hint if observed.failure == MISSING else "Look into the server's log."
@@ -233,11 +247,7 @@ def _find_cut(received: int, length: int | None, size: int, headers: Any) -> str
 
 
 class HttpSession:
-    """HTTP session with one door, using the credentials of the environment.
-
-    Args:
-        prefix: URL prefix of the door, or URL of a file.
-    """
+    """HTTP session with the door of a URL or prefix, using the credentials of the environment."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -274,6 +284,8 @@ class HttpSession:
         """
         last = first + SAMPLE_BYTES - 1
         with self.request("GET", self.url_of(path), {"Range": f"bytes={first}-{last}"}) as answer:
+            if answer.status == 200 and read_length(answer.headers) == 0:
+                return b"", 0, answer  # an empty file has no ranges
             part = check_range(answer.status, answer.headers, first, last)
             content = answer.read(part.last - part.first + 1)
         return content, part.total, answer
@@ -292,7 +304,7 @@ class HttpSession:
         return ProbeResult(problem, RANGE_HINT, sample.details)
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
-        """List a folder by WebDAV: each name, and whether it is a folder."""
+        """List a folder by WebDAV: each name, and whether it is a folder; without empty files."""
         with self.request(
             "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
         ) as answer:
@@ -304,9 +316,15 @@ class HttpSession:
         for response in root.iter(_RESPONSE):
             href = (response.findtext(_HREF) or "").strip()
             # Such as HTTP/1.1 404 Not Found.
-            status = (response.findtext(_STATUS) or "").partition(" ")[2].strip()
-            if href and status[:1] not in ("4", "5"):
-                is_folder = href.endswith("/") or any(True for _ in response.iter(_COLLECTION))
+            _, status, reason = f"{response.findtext(_STATUS)}  ".split(" ", 2)
+            if status[:1] in ("4", "5"):
+                if len(root) == 1:  # the folder itself
+                    raise HTTPError(
+                        answer.url, int(status), reason.strip(), answer.headers, BytesIO()
+                    )
+                continue
+            is_folder = href.endswith("/") or response.find(_COLLECTION) is not None
+            if href and (is_folder or response.find(_EMPTY) is None):
                 resources[_split_path(href, folder)] = is_folder
         return _list_children(resources, folder)
 
@@ -370,8 +388,7 @@ class HttpSession:
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an answer with an error status."""
         failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
-        hints = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 429: OVERLOAD_HINT, 503: OVERLOAD_HINT}
-        remedy = hints.get(error.code, "")
+        remedy = _HINTS_BY_STATUS.get(error.code, "")
         return FileObservation(failure=failure, message=_describe_status(error), remedy=remedy)
 
     @staticmethod
@@ -391,12 +408,7 @@ def _split_path(address: str, folder: tuple[str, ...] = ()) -> tuple[str, ...]:
 def _list_children(
     resources: Mapping[tuple[str, ...], bool], folder: tuple[str, ...]
 ) -> list[tuple[str, bool]]:
-    """List names in a folder; servers list the folder itself first, last or not at all.
-
-    Args:
-        resources: path of each resource of the listing -> whether it is a folder.
-        folder: path of the folder in the request.
-    """
+    """List names in a folder; servers list the folder itself first, last or not at all."""
     parents = {path[:-1] for path in resources if path}
     if folder not in resources and folder not in parents:
         folder = _find_listed_folder(resources, parents, folder)
@@ -429,11 +441,23 @@ def _describe_status(error: HTTPError) -> str:
 
 
 def _describe_connection_error(error: Exception) -> ProbeResult:
+    """Describe why there is no whole answer; of a redirect, with the server that it names."""
+    probe = _describe_cause(error)
+    target = urlsplit(getattr(error, "filename", None) or "").netloc
+    if not target:
+        return probe
+    remedy = probe.remedy.replace("the port of its prefix", "the redirect, and the way there")
+    return ProbeResult(f"redirects to {target}: {probe.problem}", remedy)
+
+
+def _describe_cause(error: Exception) -> ProbeResult:
     reason = error.reason if isinstance(error, URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return ProbeResult(
             f"its certificate is not trusted: {reason.verify_message}",
-            "Name the folder of the grid's authorities in X509_CERT_DIR.",
+            "Name the folder of the grid's authorities in X509_CERT_DIR."
+            if reason.verify_code in _UNKNOWN_AUTHORITY
+            else "Check the host of the prefix and this machine's clock, or renew the certificate.",
         )
     if isinstance(reason, ssl.SSLError):
         return ProbeResult(
@@ -444,6 +468,8 @@ def _describe_connection_error(error: Exception) -> ProbeResult:
         return ProbeResult(
             f"the server accepts connections: {reason}", "Look into the server's log."
         )
+    if isinstance(reason, IncompleteRead):
+        return ProbeResult("its answer ends early", "Look into the server's log.")
     cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return ProbeResult(f"does not answer as a web server: {cause}", "Check the port of its prefix.")
 

@@ -106,12 +106,12 @@ write_file, remove_file = _DOOR.write_file, _DOOR.remove_file
 
 
 def _iter_names(listing: Element) -> Iterator[tuple[str, bool]]:
-    """Yield each name of a listing, and whether it is a folder."""
+    """Yield each name of a listing, and whether it is a folder; without empty objects."""
     for entry in listing:
-        if local_name(entry) not in ("Contents", "CommonPrefixes"):
+        fields = [(local_name(field), field.text or "") for field in entry]
+        if local_name(entry) not in ("Contents", "CommonPrefixes") or ("Size", "0") in fields:
             continue
-        for field in entry:
-            kind, name = local_name(field), field.text or ""
+        for kind, name in fields:
             # An object whose name ends with a slash stands for the folder itself.
             if kind == "Prefix" or (kind == "Key" and not name.endswith("/")):
                 yield name.rstrip("/").rpartition("/")[2], kind == "Prefix"

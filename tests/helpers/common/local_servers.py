@@ -232,12 +232,14 @@ class LyingDoor(BaseHTTPRequestHandler):
         body, stated = CONTENT[first : last + 1], f"bytes {first}-{last}/{SIZE}"
         size = last - first + 1
         match kind:
-            case "circle":
-                return self.answer(302, b"", Location=self.path)
-            case "endless":
-                return self.answer(302, b"", Location=self.path + "x")
+            case "circle" | "endless":
+                return self.answer(302, b"", Location=self.path + "x" * (kind == "endless"))
             case "elsewhere":
                 return self.answer(302, b"", Location="file:///etc/passwd")
+            case "closed":
+                return self.answer(302, b"", Location="http://127.0.0.1:9/f")
+            case "empty" | "no-range-of-empty":
+                return self.answer(200 if kind == "empty" else 416, b"", Content_Range="bytes */0")
             case "first":  # whatever was asked for
                 body, stated = CONTENT[:size], f"bytes 0-{size - 1}/{SIZE}"
             case "other":  # the right range by the header only
@@ -266,8 +268,6 @@ class LyingDoor(BaseHTTPRequestHandler):
                 return self.drip(b"HTTP/1.1 200 OK\r\nX-Filler: " + bytes(1000))
             case "infinite":
                 return self.pour()
-            case _:
-                pass
         status = 206 if asked else 200
         return self.answer(status, body, **({"Content_Range": stated} if asked else {}))
 

@@ -36,6 +36,7 @@ LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
 FOLDER = (
     "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"
 )
+FORBIDDEN = b"<d:status>HTTP/1.1 403 Forbidden</d:status>"
 FILE = "<d:propstat><d:prop><d:resourcetype/></d:prop></d:propstat>"
 
 
@@ -79,10 +80,13 @@ LISTINGS = {
     "white-space": list_as("\n  /store/my%20file\n "),
     "query": list_as("/store/my%20file?authz=x"),
     "errors": list_as("/store/", "/store/a").replace(
-        b"/store/a</d:href>", b"/store/a</d:href><d:status>HTTP/1.1 403 Forbidden</d:status>"
+        b"/store/a</d:href>", b"/store/a</d:href>" + FORBIDDEN
     )[: -len("</d:multistatus>")]
     + list_as("/store/my%20file").partition(b">")[2],
     "utf-16": list_as("/store/my%20file").decode().encode("utf-16"),
+    "empty-file-first": list_as("/store/", "/store/a", "/store/my%20file").replace(
+        b"<d:resourcetype/>", b"<d:resourcetype/><d:getcontentlength>0</d:getcontentlength>", 1
+    ),
     "folder-without-files-first": list_as("/store/", "/store/empty/", "/store/my%20file"),
 }
 NAMES = [
@@ -171,8 +175,7 @@ def test_web_door_is_listed_and_read(storage: str) -> None:
     assert result.problem == ""
     assert result.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
     assert result.server == "TestStore 1.2"
-    assert result.rtt_s is not None
-    assert result.rtt_s > 0
+    assert (result.rtt_s or 0) > 0
 
 
 @pytest.mark.parametrize("listing", LISTINGS.values(), ids=LISTINGS)
@@ -221,15 +224,11 @@ def test_start_of_a_large_listing_is_enough(storage: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("listing", "problem"),
     [
-        (b"<html><body>Index of /store<br></body></html>", "its listing is not valid XML"),
         (b"<html><body>Index of /store</body></html>", "its listing is <html>"),
         (b"<!DOCTYPE html><html/>", "its listing is a web page"),
-        (b"", "its listing is not valid XML"),
+        (list_as("/").replace(FOLDER.encode(), FORBIDDEN), "403 Forbidden"),
         (list_as("/store/f")[:-9], "its listing is not valid XML"),
-        (
-            b'<!DOCTYPE x [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>' + list_as("/&b;"),
-            "its listing has a document type",
-        ),
+        (b'<!DOCTYPE x [<!ENTITY a "aa">]>' + list_as("/&a;"), "its listing has a document type"),
         (list_as(*["<d:x>" * 100]), "its listing has more than"),
     ],
 )
@@ -239,7 +238,7 @@ def test_other_listings_are_refused(
     monkeypatch.setattr(Storage, "listing", listing)
     result = probe(f"{storage}/store")
     assert problem in result.problem
-    assert "--dataset" in result.remedy
+    assert "--dataset" in result.remedy or "403" in problem
 
 
 @pytest.mark.parametrize(
@@ -251,11 +250,7 @@ def test_other_listings_are_refused(
         ("500", "500 Internal Server Error", "server's log"),
         ("429", "429 Too Many Requests", "fewer requests at once"),
         ("503", "503 Service Unavailable", "try again later"),
-        (
-            "longer",
-            "has 2049 bytes there, and 2048 in the dataset",
-            "Place the dataset there again",
-        ),
+        ("longer", "has 2049 bytes there, and 2048 in the dataset", "Place the dataset"),
     ],
 )
 def test_web_door_errors_have_remedies(storage: str, kind: str, problem: str, remedy: str) -> None:
@@ -337,12 +332,15 @@ def test_objects_are_listed_by_the_names_of_elements(monkeypatch: pytest.MonkeyP
 
 
 def test_untrusted_certificate_is_reported(
-    secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: str, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
     result = probe(f"{secure}/store", "f", len(STORED_CONTENT))
     assert "certificate is not trusted" in result.problem
     assert "X509_CERT_DIR" in result.remedy
+    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
+    result = probe(f"{secure.replace('127.0.0.1', 'localhost')}/store", "f")
+    assert "host of the prefix" in result.remedy
 
 
 def test_secure_door_is_read_with_token_and_proxy(
@@ -502,6 +500,9 @@ def lying_door() -> Iterator[str]:
         ("units", "answers a range request with invalid Content-Range 'lines 0-1023"),
         ("parts", "answers one range with several parts"),
         ("cut", "sends the whole file instead of the requested range"),
+        ("empty", "f has 0 bytes there, and 16384 in the dataset"),
+        ("no-range-of-empty", "f has 0 bytes there, and 16384 in the dataset"),
+        ("closed", "redirects to 127.0.0.1:9: does not answer as a web server"),
         ("circle", "redirects in a circle, to http://127.0.0.1"),
         ("endless", "redirects more than 8 times"),
         ("elsewhere", "redirects to 'file:///etc/passwd', which is no http or https URL"),
