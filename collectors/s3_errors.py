@@ -74,6 +74,7 @@ _ACCOUNT = S3Cause(
     is_credential=True,
 )
 _WRONG_REGION = S3Cause("region", _REGION)
+_TLS = S3Cause("tls", "The port speaks TLS: use s3s:// in the prefix.")
 _OVERLOAD = S3Cause(
     "overload",
     "The store is overloaded: send fewer requests at once, or try again later.",
@@ -156,9 +157,16 @@ _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
 #: Headers that name the code where there is no body: MinIO, Amazon's web sites, Azure.
 _CODE_HEADERS = ("x-minio-error-code", "x-amz-error-code", "x-ms-error-code")
 _REGION_HEADER = "x-amz-bucket-region"
+#: Words of nginx, Apache and servers in Go to a client that speaks plain HTTP.
+_PLAIN_HTTP = re.compile(rb"plain HTTP (request was sent|to an SSL)|HTTP request to an HTTPS")
 _EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
-#: Messages about the time of a signature, which was made for this request.
-_UNTIMELY = re.compile(r"expired|valid yet|not yet valid|in the future", re.IGNORECASE)
+#: Messages of a refusal that say more than its code, such as those of Garage; the signature was made
+#: for this request, so its time is that of the clock.
+_CAUSES_BY_MESSAGE = {
+    r"expired|valid yet|not yet valid|in the future|date is too old": _CLOCK,
+    r"\bno such key\b": _UNKNOWN_KEY,
+    r"\binvalid signature\b": _SIGNATURE,
+}
 
 
 class S3Error(NamedTuple):
@@ -189,12 +197,10 @@ def read_error(
     fields = read_fields(body)
     code = find_code(headers, fields)
     region = fields.get("Region") or headers.get(_REGION_HEADER, "")
-    cause = _find_cause(status, code, region)
+    cause = _TLS if _PLAIN_HTTP.search(body) else _find_cause(status, code, region)
     behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
-    if cause is _PERMISSION and (
-        _UNTIMELY.search(fields.get("Message", "")) or abs(behind_s) > MAX_CLOCK_DIFFERENCE_S
-    ):
-        cause = _CLOCK
+    if cause is _PERMISSION or code == "InvalidRequest":
+        cause = _find_cause_by_message(fields.get("Message", ""), behind_s) or cause
     if cause in (_PERMISSION, _SIGNATURE) and not has_keys:
         cause = _NO_KEYS
     if cause is _WRONG_REGION:
@@ -209,6 +215,13 @@ def _find_cause(status: int, code: str, region: str) -> S3Cause:
         # The answer to HEAD in another region, or with an expired token.
         return _WRONG_REGION if region else _EXPIRED
     return _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
+
+
+def _find_cause_by_message(message: str, behind_s: float) -> Optional[S3Cause]:
+    if abs(behind_s) > MAX_CLOCK_DIFFERENCE_S:
+        return _CLOCK
+    causes = _CAUSES_BY_MESSAGE.items()
+    return next((cause for text, cause in causes if re.search(text, message, re.IGNORECASE)), None)
 
 
 def find_code(headers: Any, fields: Mapping[str, str]) -> str:
