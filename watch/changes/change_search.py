@@ -439,13 +439,17 @@ class _ChangeSearch:
     def _build_change(self, explanation: Explanation, change: Step | Drift) -> Change | None:
         """Measure the change over the members of the explanation, near the day of the finding."""
         group = explanation.group
-        clearest = self._find_again(group.members, change)
-        if clearest is None:
-            return None
-        members = [self._original[identity] for identity in sorted(group.members)]
         outsiders = [
             outsider for key, outsider in self._original.items() if key not in group.members
         ]
+        clearest = self._find_again(group.members, change)
+        if clearest is None:
+            # The days of a noisy member may hide in the pool what the others show.
+            group = replace(group, members=_select_changed(explanation.steps, group.members))
+            clearest = self._find_again(group.members, change)
+        if clearest is None:
+            return None
+        members = [self._original[identity] for identity in sorted(group.members)]
         causes = [] if clearest.until else find_causes(members, outsiders, clearest.day)
         group = choose_attribution(group, explanation.equivalent, causes)
         days, values = pool_series([self._series[member.identity] for member in members])
