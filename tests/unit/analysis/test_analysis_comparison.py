@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, evidence, is_b, rows
+from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, changed, evidence, is_b, rows
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
@@ -215,8 +215,8 @@ def test_unknown_and_single_hosts_are_left_out() -> None:
     assert evidence(row).left_out["host unknown"] == 2
     alone = [replace(s, host="two" if s.job_id.endswith("-1") else "one") for s in samples]
     (row,) = rows(ask(alone))
-    assert (row.jobs, row.hosts) == (7, 1)
-    assert evidence(row).left_out["only job of its host"] == 1
+    assert (row.jobs, row.hosts, evidence(row).left_out["only job of its host"]) == (7, 1, 1)
+    assert rows(ask(changed(alone, is_b, metrics={})))[0].verdict == Verdict.NOT_ENOUGH
 
 
 def test_single_job_has_no_interval() -> None:
