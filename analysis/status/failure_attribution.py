@@ -79,6 +79,8 @@ IMPLAUSIBLE_VALUES = FailureCause(
 #: Words of a batch system, tried in this order.
 _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
     (r"proxy|x509|credential|\btokens?\b|certificate", CREDENTIALS),
+    # It never ran, so none of its limits matters.
+    (r"\b(idle|queued) (for|more|longer)\b|in (the )?queue (for|without|longer)", _BATCH),
     (r"memory|\brss\b|\boom\b|residentset", MEMORY),
     (r"\bdisk|scratch|quota|no space", DISK),
     (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),

@@ -401,7 +401,7 @@ def hold(code: str, cause: str) -> str:
         ("evicted", "(TARGET.Memory < MY.RequestMemory)", "memory"),
         ("lost", "0 of 1 measurements arrived at cpu-farm: removed from the queue", "batch system"),
         ("lost", "Error from memory-1.example: cannot run /data/disk/start.sh", "batch system"),
-        ("submission", "no machine took the job", "batch system"),
+        ("submission", "no machine took the job: idle for more than 24 hours", "batch system"),
         ("payload/timeout", "The payload ran longer than its wall limit of 60 s.", "time"),
         ("payload/memory", "The kernel killed the payload: out of memory.", "memory"),
         ("payload/disk-full", "The disk of its work folder is full", "disk"),
