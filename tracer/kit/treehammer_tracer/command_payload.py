@@ -229,13 +229,7 @@ class CommandRunner:
                 counters = output.finish()
         if is_first:  # of a failing command, too
             self.trace = CommandTrace(
-                self.text,
-                self._command[0],
-                self._environment,
-                done,
-                self._notes,
-                missing,
-                counters,
+                self.text, self._command[0], self._environment, done, self._notes, missing, counters
             )
         _require_success(self._command, done)
         self._runs.append(done)

@@ -15,9 +15,9 @@ from .xrootd_reads import add_xrootd_reads
 
 #: Longest document of a record, in characters.
 _MAX_DOCUMENT = 900_000
-#: Bytes that the kernel counted and no recorder saw, at least, and their share, to be mentioned: the
-#: loader reads the start of each library before any recorder is there.
-_MIN_UNSEEN_BYTES, _MIN_UNSEEN_SHARE = 1_000_000, 0.02
+#: Bytes that the kernel counts and no recorder sees, at most: the start of a program, which counts as three
+#: libraries, and that of each library, which the loader reads.
+_PROGRAM_BYTES, _LIBRARY_BYTES = 3200, 1500
 
 
 class CommandTrace:
@@ -68,14 +68,15 @@ class CommandTrace:
         }
         reads = collect_file_reads(self._notes)
         add_xrootd_reads(reads, self._folder)
-        reasons = [self._missing] if self._missing else [*self._list_gaps(reads)]
+        reasons = [self._missing] if self._missing else [*self._list_gaps()]
         values["file_reads_missing"] = "; ".join(reasons)
-        if not self._missing:
-            values.update(summarize_reads(reads))
+        sums = summarize_reads(reads)
+        if not self._missing and (sums["read_calls"] or not reasons):  # no zero that is not certain
+            values.update(sums)
         values["file_reads"] = self._write_document(reads)
         return {name: value for name, value in values.items() if value not in (None, "")}
 
-    def _list_gaps(self, reads: Dict[str, FileReads]) -> Iterator[str]:
+    def _list_gaps(self) -> Iterator[str]:
         """List what the recorder cannot have seen of a run that it did see."""
         if any(process.used_ring for process in self._notes):
             yield "reads by io_uring are not among those recorded"
@@ -86,17 +87,13 @@ class CommandTrace:
             yield "too many reads: their order and distinct bytes are not known"
         if any(process.lost_files for process in self._notes):
             yield "too many files: the reads of some are not recorded"
-        seen = sum(
-            file.bytes for file in reads.values() if "://" not in file.path or file.is_connection
-        )
-        counted = self._run.count_io("rchar")
-        if counted is None:
-            return
-        unseen = counted - seen
-        if unseen > max(_MIN_UNSEEN_BYTES, _MIN_UNSEEN_SHARE * counted):
+        counted = self._run.count_io("rchar") or 0
+        unseen = counted - sum(process.accounted_bytes for process in self._notes)
+        libraries = (p.libraries - 3 for p in self._notes if p.libraries)  # none in a forked child
+        if unseen > sum(_PROGRAM_BYTES + _LIBRARY_BYTES * max(0, count) for count in libraries):
             yield (
-                f"{unseen / 1e6:.1f} of the {counted / 1e6:.1f} MB that the kernel counted were read by "
-                "programs without the recorder, or from pipes"
+                f"{unseen:,} of the {counted:,} bytes that the kernel counted were read by programs "
+                "without the recorder, or past the C library"
             )
 
     def _write_document(self, reads: Dict[str, FileReads]) -> str:

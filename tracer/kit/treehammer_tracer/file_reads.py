@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .recorder import INTERNET, ProcessNotes
+from .recorder import INTERNET, STREAM, ProcessNotes
 
 #: Files that a record lists, those with most bytes first.
 MAX_FILES = 200
@@ -150,6 +150,8 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
 
 def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int) -> FileReads:
     sums = process.files[number]
+    if sums.kind == STREAM:
+        return FileReads(sums.path, is_connection=True)  # no file
     file = by_path.setdefault(sums.path, FileReads(sums.path, sums.kind == INTERNET))
     if not file.is_connection:
         file.size = max(file.size or 0, sums.size)

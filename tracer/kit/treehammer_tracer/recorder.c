@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -35,7 +36,7 @@
 #define MAX_FDS 65536
 #define PATH_BYTES 464
 
-enum { REGULAR = 1, INTERNET = 2 };
+enum { REGULAR = 1, INTERNET = 2, STREAM = 3 }; /* pipes, terminals and devices: only their sum */
 enum { STREAMS_SEEN = 1, RING_USED = 2 };
 enum { FIRST_FILES = 64, FIRST_EVENTS = 1024 };
 
@@ -46,8 +47,9 @@ struct Header {
    uint32_t pid, parent, max_files, max_events;
    _Atomic uint64_t events; /* may exceed max_events: the others are only in the sums of their file */
    _Atomic uint32_t files, lost_files;
-   _Atomic uint32_t flags, unused;
-   char program[4096 - 48];
+   _Atomic uint32_t flags, libraries; /* the loader reads the start of each */
+   _Atomic uint64_t uncounted; /* bytes that are not in the kernel's account: received, or spliced */
+   char program[4096 - 56];
 };
 
 struct File {
@@ -67,13 +69,13 @@ struct Event {
 static struct Header *header;
 static struct File *files;
 static struct Event *events;
-static char log_path[4096 - 8];
+static char log_path[4096 - 8], folder[4096 - 64];
 static _Atomic uint32_t file_room, event_room;
-static int is_ready, is_broken, are_streams_seen;
+static int is_ready, is_broken, are_streams_seen, names_recordings;
 /* Number of a file plus one in the lower half, the count of forks in the upper one; 0 for unknown. */
 static _Atomic uint32_t file_of_fd[MAX_FDS];
 static uint32_t slots[2 * MAX_FILES];
-static uint32_t forks = 1;
+static uint32_t forks = 1, libraries_before;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A handler of a signal may interrupt a note: its own reads are not noted. */
 static __thread int is_busy __attribute__((tls_model("initial-exec")));
@@ -87,6 +89,7 @@ static __thread struct {
 
 #define IGNORED 0xffffu
 #define WANTED UINT64_MAX /* in place of a duration */
+#define UNCOUNTED -2 /* in place of an offset: the descriptor's own, and not in the kernel's account */
 
 /* Declare and find the function of the C library that a function of the same name passes calls on to. */
 #define REAL(result, name, parameters)                                                                      \
@@ -139,9 +142,8 @@ static int open_log(void)
 {
    if (header || is_broken)
       return header != NULL;
-   const char *folder = getenv("TREEHAMMER_TRACE");
    is_broken = 1;
-   if (!folder || !*folder)
+   if (!*folder)
       return 0;
    int fd = -1;
    for (int number = 0; fd < 0 && number < 100000; number++) {
@@ -176,11 +178,25 @@ static int open_log(void)
 /* Each process has a recording of its XRootD client of its own: the client's recorder replaces the file. */
 static void name_recording(void)
 {
+   REAL(int, setenv, (const char *, const char *, int));
    char path[4096];
-   const char *folder = getenv("TREEHAMMER_TRACE");
-   if (folder && getenv("TREEHAMMER_TRACE_XROOTD") &&
+   if (names_recordings &&
        snprintf(path, sizeof path, "%s/%d-%llu.csv", folder, getpid(), (unsigned long long)now()) < (int)sizeof path)
-      setenv("XRD_RECORDERPATH", path, 1);
+      real("XRD_RECORDERPATH", path, 1);
+}
+
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *count)
+{
+   *(uint32_t *)count = info->dlpi_adds;
+   return 1;
+}
+
+static void note_libraries(void)
+{
+   uint32_t count = 0;
+   dl_iterate_phdr(count_libraries, &count);
+   if (header)
+      header->libraries = count - libraries_before;
 }
 
 /* A child has a log of its own, which it opens at its first read: most replace their program. */
@@ -191,6 +207,7 @@ static void forget_parent(void)
    is_busy = 0;
    thread_id = 0;
    forks++;
+   dl_iterate_phdr(count_libraries, &libraries_before);
    memset(slots, 0, sizeof slots);
    pthread_mutex_init(&table_lock, NULL);
    name_recording();
@@ -201,32 +218,30 @@ static int describe_fd(int fd, struct stat *status, char *path)
    if (fstat(fd, status) != 0)
       return 0;
    if (S_ISSOCK(status->st_mode)) {
-      struct sockaddr_storage peer;
+      struct sockaddr_storage peer = {0};
+      struct sockaddr_in *v4 = (struct sockaddr_in *)&peer; /* both have the port in one place */
+      struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&peer;
       socklen_t length = sizeof peer;
       char text[INET6_ADDRSTRLEN];
-      if (getpeername(fd, (struct sockaddr *)&peer, &length) != 0)
-         return 0;
-      if (peer.ss_family == AF_INET) {
-         struct sockaddr_in *v4 = (struct sockaddr_in *)&peer;
-         inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-         snprintf(path, PATH_BYTES, "tcp://%s:%d", text, ntohs(v4->sin_port));
-      } else if (peer.ss_family == AF_INET6) {
-         struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&peer;
-         inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-         snprintf(path, PATH_BYTES, "tcp://[%s]:%d", text, ntohs(v6->sin6_port));
-      } else
-         return 0;
+      getpeername(fd, (struct sockaddr *)&peer, &length);
+      int is_v6 = peer.ss_family == AF_INET6;
+      if (!is_v6 && peer.ss_family != AF_INET)
+         return strcpy(path, "stream:"), STREAM;
+      inet_ntop(peer.ss_family, is_v6 ? (void *)&v6->sin6_addr : (void *)&v4->sin_addr, text, sizeof text);
+      snprintf(path, PATH_BYTES, is_v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", text, ntohs(v4->sin_port));
       return INTERNET;
    }
-   if (!S_ISREG(status->st_mode))
-      return 0;
    char link[64];
    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
    ssize_t length = readlink(link, path, PATH_BYTES - 1);
    if (length <= 0)
       return 0;
    path[length] = 0;
-   return REGULAR;
+   if (S_ISREG(status->st_mode))
+      return REGULAR;
+   if (strstr(path, "[io_uring]"))
+      header->flags |= RING_USED;
+   return S_ISDIR(status->st_mode) ? 0 : (strcpy(path, "stream:"), STREAM);
 }
 
 /* Find or add the entry of a path; IGNORED if the table is full. */
@@ -289,6 +304,7 @@ static void note_open(int fd)
    uint32_t number = find_file(fd);
    if (number != IGNORED)
       files[number].opens++;
+   note_libraries();
    is_busy = 0;
    errno = error;
 }
@@ -324,11 +340,14 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
       uint64_t before = atomic_fetch_add_explicit(&file->bytes, length, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->calls, 1, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->nanoseconds, end - start, memory_order_relaxed);
-      if (file->kind == INTERNET)
+      if (offset == UNCOUNTED)
+         header->uncounted += length;
+      if (file->kind != REGULAR)
          offset = before;
       else if (offset < 0)
          offset = lseek(fd, 0, SEEK_CUR) - length;
-      add_event((struct Event){number, 0, start, end - start, offset, length});
+      if (file->kind != STREAM)
+         add_event((struct Event){number, 0, start, end - start, offset, length});
       for (int i = 0; i < wanted.count; i++) {
          int64_t place = wanted.positions[i];
          if (place >= offset && place + wanted.lengths[i] <= offset + length)
@@ -466,15 +485,15 @@ READER(sendfile64, (int out, int in, off64_t *place, size_t size), (out, in, pla
 READER(copy_file_range, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
        (in, from, out, to, size, flags), in, from ? *from : -1)
 READER(splice, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
-       (in, from, out, to, size, flags), in, from ? *from : -1)
-READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), fd, -1)
-READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags), fd, -1)
+       (in, from, out, to, size, flags), in, from ? *from : UNCOUNTED)
+READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), fd, UNCOUNTED)
+READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags), fd, UNCOUNTED)
 READER(recvfrom, (int fd, void *buffer, size_t size, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
-       (fd, buffer, size, flags, peer, length_of_peer), fd, -1)
+       (fd, buffer, size, flags, peer, length_of_peer), fd, UNCOUNTED)
 READER(__recvfrom_chk,
        (int fd, void *buffer, size_t size, size_t room, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
-       (fd, buffer, size, room, flags, peer, length_of_peer), fd, -1)
-READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, -1)
+       (fd, buffer, size, room, flags, peer, length_of_peer), fd, UNCOUNTED)
+READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, UNCOUNTED)
 
 /* A read that the C library's own threads made, at the call that collects its result. */
 #define COLLECTOR(name, type)                                                                               \
@@ -516,6 +535,23 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
    wanted.count = 0;
    return failed;
 }
+
+/* The kernel is asked for a ring without the C library, by the library of rings, which may be loaded for
+   its user alone. */
+#define RING(name, type)                                                                                    \
+   int name(unsigned entries, void *ring, type options)                                                     \
+   {                                                                                                        \
+      static int (*real)(unsigned, void *, type);                                                           \
+      void *library = real ? NULL : dlopen("liburing.so.2", RTLD_LAZY | RTLD_NOLOAD);                       \
+      if (!real)                                                                                            \
+         *(void **)&real = dlsym(library ? library : RTLD_NEXT, #name);                                     \
+      if (is_ready && header)                                                                               \
+         header->flags |= RING_USED;                                                                        \
+      return real ? real(entries, ring, options) : -ENOSYS;                                                 \
+   }
+
+RING(io_uring_queue_init, unsigned)
+RING(io_uring_queue_init_params, void *)
 
 #define MAPPER(name, type)                                                                                  \
    void *name(void *address, size_t length, int protection, int flags, int fd, type offset)                 \
@@ -573,13 +609,27 @@ static void watch_streams(void)
    }
 }
 
+extern void *__dso_handle;
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+
 __attribute__((constructor)) static void begin(void)
 {
+   /* Programs such as bash have a getenv of their own, which is not ready yet. */
+   REAL(char *, getenv, (const char *));
+   const char *name = real("TREEHAMMER_TRACE");
+   int (*at_fork)(void (*)(void), void (*)(void), void (*)(void)) = dlsym(RTLD_DEFAULT, "pthread_atfork");
    is_busy = 1;
-   pthread_atfork(NULL, NULL, forget_parent);
+   if (name && strlen(name) < sizeof folder)
+      strcpy(folder, name);
+   names_recordings = *folder && real("TREEHAMMER_TRACE_XROOTD");
+   if (__register_atfork)
+      __register_atfork(NULL, NULL, forget_parent, &__dso_handle);
+   else if (at_fork) /* the C library musl */
+      at_fork(NULL, NULL, forget_parent);
    watch_streams();
    name_recording();
    open_log();
+   note_libraries();
    is_busy = 0;
    is_ready = 1;
 }
@@ -587,14 +637,11 @@ __attribute__((constructor)) static void begin(void)
 /* Reads by io_uring pass no function of the C library: note that they happened. */
 __attribute__((destructor)) static void end(void)
 {
-   char link[64], target[64];
+   struct stat status;
+   char path[PATH_BYTES];
    is_busy = 1;
-   for (int fd = 0, gaps = 0; header && gaps < 16; fd++) {
-      snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-      ssize_t length = readlink(link, target, sizeof target - 1);
-      if (length > 0 && (target[length] = 0, strstr(target, "io_uring")))
-         header->flags |= RING_USED;
-      gaps = length > 0 ? 0 : gaps + 1;
-   }
+   for (int fd = 0, gaps = 0; header && gaps < 16; fd++)
+      gaps = describe_fd(fd, &status, path) ? 0 : gaps + 1;
+   note_libraries();
    is_busy = 0;
 }

@@ -29,12 +29,12 @@ _OPTIONS = ("-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
 _BUILD_TIMEOUT_S = 60
 
 _MAGIC = b"HTRACE01"
-_HEADER = struct.Struct("<8sIIIIQIIII4048s")
+_HEADER = struct.Struct("<8sIIIIQIIIIQ4040s")
 _FILE = struct.Struct("<7QII464s")
 _EVENT = struct.Struct("<IIQQqQ")
 _STREAMS_SEEN, _RING_USED = 1, 2
-#: Kinds of files.
-REGULAR, INTERNET = 1, 2
+#: Kinds of files; pipes, terminals and devices are one of them.
+REGULAR, INTERNET, STREAM = 1, 2, 3
 
 
 class RecorderError(Exception):
@@ -130,6 +130,8 @@ class ProcessNotes:
         streams_seen: whether reads of C streams are among them.
         used_ring: whether the process read by io_uring, which is not recorded.
         lost_files: files that found no place in the table.
+        libraries: libraries that it loaded; the loader read the start of each.
+        uncounted_bytes: bytes of reads that the kernel's account leaves out.
     """
 
     path: str
@@ -141,6 +143,13 @@ class ProcessNotes:
     streams_seen: bool
     used_ring: bool
     lost_files: int
+    libraries: int
+    uncounted_bytes: int
+
+    @property
+    def accounted_bytes(self) -> int:
+        """Bytes of recorded reads that are in the kernel's account, those of pipes included."""
+        return sum(file.bytes for file in self.files) - self.uncounted_bytes
 
     def iterate_reads(self) -> Iterator[Read]:
         """Read the notes of all reads in the order in which they ended."""
@@ -183,7 +192,8 @@ class _Header(NamedTuple):
     files: int
     lost_files: int
     flags: int
-    unused: int
+    libraries: int
+    uncounted_bytes: int
     program: bytes
 
 
@@ -201,6 +211,8 @@ def _parse_notes(path: str, header: _Header, table: bytes) -> ProcessNotes:
         streams_seen=bool(header.flags & _STREAMS_SEEN),
         used_ring=bool(header.flags & _RING_USED),
         lost_files=header.lost_files,
+        libraries=header.libraries,
+        uncounted_bytes=header.uncounted_bytes,
     )
 
 
