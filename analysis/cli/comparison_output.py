@@ -66,7 +66,7 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str], verbose: boo
         environment = describe_environment(comparison.verdicts)
         return [*attributed, *(note for note in result.notes if note not in environment)]
     reasons = [
-        f"{row.verdict.capitalize()}: {row.evidence.why}; {row.evidence.remedy}."
+        f"{row.verdict[0].upper()}{row.verdict[1:]}: {row.evidence.why}; {row.evidence.remedy}."
         for row in comparison.of_series
         if row.evidence.why
     ]

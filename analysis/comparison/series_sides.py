@@ -325,12 +325,16 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     }
     labels = {key: _label_sample(sample, varying, **options) for key, sample in by_release.items()}
     doubled = Counter(labels.values())
+    with_data = len(set(map(attrgetter("dataset_hash"), samples))) > len(datasets)
     return {
-        key: f"{text} ({by_release[key].test_hash[:8]} {by_release[key].door_protocol})"
-        if doubled[text] > 1
-        else text
+        key: f"{text} ({_list_hashes(by_release[key], with_data)})" if doubled[text] > 1 else text
         for key, text in labels.items()
     }
+
+
+def _list_hashes(sample: Sample, with_data: bool) -> str:
+    data = f" data {sample.dataset_hash.rpartition(':')[2][:8]}" if with_data else ""
+    return f"{sample.test_hash[:8]} {sample.door_protocol}{data}"
 
 
 def _label_sample(

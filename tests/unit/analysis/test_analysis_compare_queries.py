@@ -206,12 +206,12 @@ def test_side_is_described_by_common_axes() -> None:
 
 
 def test_missing_side_is_not_an_unknown_build() -> None:
-    samples = [
-        s for s in SimulatedCampaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))
-    ]
-    comparison = ask(samples)
+    samples = SimulatedCampaign(sites=THREE).samples()
+    comparison = ask([s for s in samples if not (s.site == "T2_A" and is_b(s))])
     assert {row.verdict for row in rows(comparison) if row.site == "T2_A"} == {Verdict.ONLY_IN_A}
     assert not any("Recorded for one build only" in note for note in comparison.notes)
+    labels = {row.label[-14:] for row in rows(ask(changed(samples, is_b, dataset_hash="e" * 64)))}
+    assert labels == {"data dddddddd)", "data eeeeeeee)"}
 
 
 def test_invalid_queries_are_refused() -> None:
