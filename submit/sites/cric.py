@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
-from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, StorageScheme, find_scheme
+from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name
@@ -61,12 +61,9 @@ class _ComputeElement(BaseModel):
     def grid_resource(self) -> str:
         """Its grid resource, '' if it is inactive or of an unknown kind."""
         endpoint, flavour = self.ce_endpoint, self.ce_flavour.upper()
-        address = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
-        if (
-            self.ce_state != ACTIVE_STATE
-            or flavour not in _COMPUTE_ELEMENTS
-            or not address.hostname
-        ):
+        address = _split_endpoint(endpoint if "://" in endpoint else f"//{endpoint}")
+        is_usable = self.ce_state == ACTIVE_STATE and flavour in _COMPUTE_ELEMENTS
+        if not is_usable or not address.hostname:
             return ""
         port, resource = _COMPUTE_ELEMENTS[flavour]
         return resource.format(host=address.hostname, port=address.port or port)
@@ -110,16 +107,13 @@ class CricOptions:
 class CricImport:
     """Import of the sites of CRIC documents, except those without a door that ROOT can open.
 
-    Attributes:
-        sites: the sites.
-        skipped: a line for each entry that was skipped.
-
     Raises:
         ConfigError: a file cannot be read, or is not one of the supported documents.
     """
 
     def __init__(self, files: Iterable[Path], options: CricOptions) -> None:
         self.sites: list[Site] = []
+        #: A line for each entry that is left out.
         self.skipped: list[str] = []
         self._options = options
         self._entries: dict[str, dict[str, _Entry]] = {kind: {} for kind in _KINDS}
@@ -181,6 +175,8 @@ class CricImport:
                 for activity in READ_ACTIVITIES
                 for protocol in area.arprotocols.get(activity, ())
             }
+            if not protocols:
+                self._skip(name, "has no protocol for reading")
             for protocol in protocols.values():
                 self._add_door(area.site or area.rc_site, name, protocol, area.middleware)
 
@@ -205,7 +201,7 @@ class CricImport:
                     self._skip(name, f"{protocol.endpoint}: not active, or without a site")
 
     def _add_door(self, site: str, area: str, protocol: _Protocol, middleware: str) -> None:
-        address = urlsplit(protocol.endpoint)
+        address = _split_endpoint(protocol.endpoint)
         scheme = find_scheme(protocol.endpoint)
         # Endpoints of object stores do not state whether they use TLS.
         if scheme is None or scheme.client in (FILE_CLIENT, S3_CLIENT) or not address.hostname:
@@ -213,7 +209,8 @@ class CricImport:
             return
         kind, doors = scheme.protocol, self._doors[site]
         folders = (address.path, protocol.path, self._options.path_prefix)
-        prefix = _make_prefix(scheme, address.netloc, folders)
+        path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
+        prefix = f"{scheme.name}://{address.netloc}/{'/' * (kind == 'root')}{path}"
         if prefix not in {door.prefix for door in doors}:
             number = sum(door.protocol == kind for door in doors) + 1
             name = kind if number == 1 else f"{kind}-{number}"
@@ -226,7 +223,7 @@ class CricImport:
         for service in self._entries[_SERVICE].values():
             for protocol in service.protocols.values():
                 version = protocol.version or service.version
-                if version and urlsplit(protocol.endpoint).hostname == host:
+                if version and _split_endpoint(protocol.endpoint).hostname == host:
                     return protocol.impl or service.middleware, version
         return "", ""
 
@@ -268,9 +265,12 @@ class CricImport:
         return next(iter(resources), "")
 
 
-def _make_prefix(scheme: StorageScheme, host: str, folders: Iterable[str]) -> str:
-    path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
-    return f"{scheme.name}://{host}{'//' if scheme.protocol == 'root' else '/'}{path}"
+def _split_endpoint(endpoint: str) -> SplitResult:
+    """Split an address; one that is malformed, such as by its port, has no host."""
+    try:
+        return urlsplit(endpoint) if urlsplit(endpoint).port != 0 else urlsplit("")
+    except ValueError:
+        return urlsplit("")
 
 
 def _read_entries(file: Path) -> Mapping[str, Any]:

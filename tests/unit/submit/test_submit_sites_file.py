@@ -340,18 +340,18 @@ def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
     entry["arprotocols"]["read_wan"] = [
         {"endpoint": f"{scheme}://eos.example.net:1094/", "path": "/eos/"}
         for scheme in ("roots", "davs")
-    ]
+    ] + [{"endpoint": "root://eos.example.net:99999/", "path": "/eos/"}]
     file = tmp_path / "ddmendpoint.json"
-    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry}))
-    (site,) = cric.CricImport([file], GRID).sites
+    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry, "E": entry | {"arprotocols": {}}}))
+    imported = cric.CricImport([file], GRID)
+    (site,) = imported.sites
+    assert "E: has no protocol for reading" in imported.skipped
     assert [(door.protocol, door.prefix) for door in site.doors] == [
         ("root", "roots://eos.example.net:1094//eos"),
         ("https", "https://eos.example.net:1094/eos"),
     ]
-    for door in site.doors:
-        scheme = find_scheme(door.file_url("set", "a.root"))
-        assert scheme is not None
-        assert scheme.protocol == door.protocol
+    schemes = [find_scheme(door.file_url("set", "a.root")) for door in site.doors]
+    assert [scheme and scheme.protocol for scheme in schemes] == ["root", "https"]
 
 
 @pytest.mark.parametrize(
