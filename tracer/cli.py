@@ -123,8 +123,8 @@ def run_command(
     """Measure any command from outside, or compare two by turns until it is decided.
 
     Records CPU, memory and threads of its processes, and which bytes of which files they read, in
-    which order and how often; of ROOT files also the branches. Nothing of the command is changed,
-    and it needs no test.toml. A comparison is of two commands (--a, --b), of COMMAND with two ROOT
+    which order and how often; of ROOT files also the branches. The command is not changed, but its
+    standard input is empty; it needs no test.toml. A comparison is of two commands (--a, --b), of COMMAND with two ROOT
     releases, or in two environments; a run counts as one event. Exits with 1 if B is slower than A by
     more than --delta.
 

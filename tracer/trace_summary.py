@@ -132,7 +132,7 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
         texts = [f"{c['name'].rpartition('.')[2]} {_format_counter(c)}" for c in counters]
         yield f"ROOT's own counters: {join_names(texts, len(texts))}."
     if trace.get("survivors"):
-        yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived the command."
+        yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived it, and were ended."
 
 
 def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_reads(row: Row) -> Iterator[str]:
     if row.get("files_read") == 0 and not row.get("file_reads_missing"):
-        yield "No data were read, only programs and libraries."
+        yield "No data were read, only programs and libraries; standard input is empty."
     elif row.get("bytes_read") is not None:
         files = pluralize(row["files_read"], "file or connection", "files and connections")
         text = f"Read: {format_size(row['bytes_read'])} in {row['read_calls']:,} reads of {files}"

@@ -51,10 +51,7 @@ class CommandTrace:
         self._missing = missing
         self._folder = folder
         if not missing and not self._notes:
-            self._missing = (
-                "no program of the command loaded the recorder, as those that are statically linked or "
-                "drop LD_PRELOAD"
-            )
+            self._missing = "no program had the recorder: statically linked, or without LD_PRELOAD"
 
     def summarize(self) -> Dict[str, Any]:
         """Return the values of the record; those that are not known are left out."""
@@ -87,6 +84,8 @@ class CommandTrace:
             yield "too many reads: their order and distinct bytes are not known"
         if any(process.lost_files for process in self._notes):
             yield "too many files: the reads of some are not recorded"
+        if self._run.io is None:
+            yield "the kernel hides its account, so that programs without the recorder are not known"
         counted = self._run.count_io("rchar") or 0
         unseen = counted - sum(process.accounted_bytes for process in self._notes)
         libraries = (p.libraries - 3 for p in self._notes if p.libraries)  # none in a forked child
