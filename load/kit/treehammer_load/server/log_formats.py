@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ class LineFormat:
     Attributes:
         time: begins a line; group ``second`` is read with ``clock``, group ``fraction`` (``.123``)
             is optional.
-        clock: format of ``time.strptime``, in the node's time zone; without a year, this year's or
-            last year's.
+        clock: format of ``time.strptime``, in the node's time zone unless it has ``%z``; without a year,
+            this year's or last year's.
         begin: begins a call; groups ``request``, ``operation``, and if known ``stream``, which
             distinguishes calls of one connection, and ``size``.
         end: ends a call; groups ``request``, ``stream`` as above, and if known ``bytes``, and
@@ -158,25 +159,33 @@ class LineReader:
                 return None
             self._known_second, self._known_us = second, instant * 1_000_000
         fraction = groups.get("fraction")
-        return self._known_us + (round(float("0" + fraction) * 1e6) if fraction else 0)
+        # Servers in Java write a comma.
+        return self._known_us + (
+            round(float(f"0.{fraction.lstrip('.,')}") * 1e6) if fraction else 0
+        )
 
 
 def parse_second(text: str, clock: str) -> Optional[int]:
-    """Return local time as seconds since 1970 UTC; None if it is not in the format."""
+    """Return local time, or that of its zone, as seconds since 1970 UTC; None if it has another format."""
     has_year = "%y" in clock or "%Y" in clock
     now = time.time()
     year = time.localtime(now).tm_year
     try:
         if has_year:
-            return int(time.mktime(time.strptime(text, clock)))
+            return _count_seconds(text, clock)
         # A line of the last days of December may be read in January.
         instants = [
-            int(time.mktime(time.strptime(f"{number} {text}", f"%Y {clock}")))
-            for number in (year, year - 1)
+            _count_seconds(f"{number} {text}", f"%Y {clock}") for number in (year, year - 1)
         ]
     except (ValueError, OverflowError):
         return None
     return instants[0] if instants[0] <= now + 86_400 else instants[1]
+
+
+def _count_seconds(text: str, clock: str) -> int:
+    moment = time.strptime(text, clock)
+    has_zone = "%z" in clock
+    return calendar.timegm(moment) - moment.tm_gmtoff if has_zone else int(time.mktime(moment))
 
 
 _XROOTD_CALL = r"[^\s:]+:(?P<request>\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
