@@ -87,11 +87,13 @@ def is_container(value: Any) -> bool:
 
 
 def split_services(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an entry for each service with a host or site of its own, as GOCDB nests them."""
+    """Return an entry for each service with a host or site of its own, as GOCDB nests them, or each site."""
     nested = _list_services(values.get("services"))
     located = [service for service in nested if service.keys() & {*_SITE_KEYS, *_HOST_KEYS}]
     if not located:
-        return [values]
+        lists = ((key, values[key]) for key in _SITE_KEYS if isinstance(values.get(key), list))
+        key, sites = next(lists, ("", []))
+        return [values | {key: site} for site in sites] or [values]
     shared_values = {key: value for key, value in values.items() if key != "services"}
     return [shared_values | service for service in located]
 
