@@ -206,7 +206,8 @@ class Manifest:
             examples = format_some([f"{name} in {files}" for name, files in missing.items()])
             yield (
                 f"{pluralize(len(missing), 'branch is', 'branches are')} missing in some files and never "
-                f"read ({examples}); fractions are of the {len(self.branches)} common branches."
+                f"read ({examples}); fractions are of the "
+                f"{pluralize(len(self.branches), 'common branch', 'common branches')}."
             )
         if lengths := self.other_lengths:
             examples = format_some([f"{name}: {numbers}" for name, numbers in lengths.items()])

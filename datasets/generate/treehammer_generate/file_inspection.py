@@ -318,6 +318,14 @@ def is_old_ntuple(item: FileObject) -> bool:
     return bool(ROOT.treehammer.IsOldNTuple(item.key.GetClassName()))
 
 
+def resolve_friends(item: FileObject, names: Sequence[str], path: str) -> Iterator[str]:
+    """List the paths that the friends of a tree can mean in its own file."""
+    for name in names:
+        tree, _, file = name.partition(" of ")
+        if not file or Path(file).name == Path(path).name:
+            yield from (plain := tree.partition(";")[0].lstrip("/"), f"{item.folder}/{plain}")
+
+
 def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
     """Find the largest object of a file; return its path, '' where there is none, and its extent.
 
@@ -338,7 +346,7 @@ def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
         tree, friend_names = item.read_tree()
         if tree:
             extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
-            friends.update(friend_names)
+            friends.update(resolve_friends(item, friend_names, path))
     main_trees = [name for name in extents if name not in friends] or extents
     name = max(sorted(main_trees), key=lambda name: extents[name], default="")
     return name, extents[name][0] if name else 0
@@ -412,15 +420,8 @@ def read_ntuple_layout(file: Any, path: str, name: str) -> dict[str, Any]:
 
 def layout_to_json(layout: Any) -> dict[str, Any]:
     """Convert a C++ layout to JSON values."""
-    lists = (
-        "unzipped",
-        "zipped",
-        "embedded",
-        "baskets",
-        "clusters",
-        "embeddedBaskets",
-        "embeddedClusters",
-    )
+    sizes = ("unzipped", "zipped", "embedded", "baskets", "clusters")
+    lists = (*sizes, "embeddedBaskets", "embeddedClusters")
     return {
         "entries": int(layout.entries),
         "spanning": int(layout.spanning),

@@ -281,7 +281,7 @@ void write()
       fill("inner", 400);
       file.cd();
       auto *tree = fill("T", 200);
-      tree->AddFriend("sub/inner");
+      tree->AddFriend("sub/inner;1");
       tree->Write("", TObject::kOverwrite);
    }
    chain<int>("int.root", "v/I");

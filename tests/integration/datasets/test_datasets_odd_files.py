@@ -155,7 +155,7 @@ def test_branches_that_a_file_lacks_are_listed(add: tuple[FolderCatalogue, Add])
     assert manifest.missing_branches == {"v": "fewer.root"}
     assert manifest.branches == ("x",)
     assert [file.layout.entries for file in manifest.files] == [0, 100, 100]
-    assert "fractions are of the 1 common branches" in next(manifest.describe_peculiarities())
+    assert "fractions are of the 1 common branch." in next(manifest.describe_peculiarities())
 
 
 def test_branches_of_other_lengths_are_listed(add: tuple[FolderCatalogue, Add]) -> None:
