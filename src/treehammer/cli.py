@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import sys
@@ -131,8 +132,8 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
 for module in import_parts("commands"):
     for title, commands in module.COMMANDS.items():
         SECTIONS[title].update(commands)
-#: Password of a database URL, in its user part or query.
 _PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")
+UNNAMED: dict[int | None, str] = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "output or open file")
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
@@ -256,10 +257,10 @@ def main() -> None:
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
     except OSError as error:
-        if not error.filename:
+        place = error.filename or UNNAMED.get(error.errno)
+        if not place:
             raise
-        # A full or read-only disk, or a folder that is missing, can stop any command.
         hint = "'treehammer config show' lists the folders that it uses."
-        click.echo(f"treehammer: {error.filename}: {error.strerror}\n  {hint}", err=True)
+        click.echo(f"treehammer: {place}: {error.strerror}\n  {hint}", err=True)
         code = ExitCode.INFRASTRUCTURE
-    sys.exit(int(code or 0))
+    sys.exit(code)

@@ -22,7 +22,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     if len(text) > MAX_TOML_CHARACTERS:
         raise ValueError(f"it has more than {MAX_TOML_CHARACTERS:,} characters")
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix("\ufeff"))  # the mark of Windows' editors
     except RecursionError:
         document = None
     if document is None or measure_depth(document) > MAX_TOML_DEPTH:

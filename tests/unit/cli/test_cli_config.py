@@ -30,7 +30,7 @@ def load(folder: Path, text: str | None = None, **kwargs: object) -> config.Sett
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
     environ = {"TREEHAMMER_LOCAL_SLOTS": "3"}
     assert load(tmp_path).local_slots == 1
-    assert load(tmp_path, "local_slots = 2").local_slots == 2
+    assert load(tmp_path, "\ufefflocal_slots = 2").local_slots == 2
     assert load(tmp_path, environ=environ).local_slots == 3
     settings = load(tmp_path, environ=environ, flags={"local_slots": 4, "data_dir": None})
     assert settings.local_slots == 4
