@@ -70,12 +70,8 @@ OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
 )
 
-_HINTS_BY_STATUS = {
-    **dict.fromkeys((401, 403), PERMISSION_HINT),
-    **dict.fromkeys((429, 503), OVERLOAD_HINT),
-    416: RANGE_HINT,
-}
-
+_HINTS_BY_STATUS = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 416: RANGE_HINT}
+_HINTS_BY_STATUS |= dict.fromkeys((429, 503), OVERLOAD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 #: Ampersand in a listing of a server that writes names as they are.
@@ -366,7 +362,7 @@ class HttpSession:
     ) -> Any:
         """Send a request and follow its redirects, also to plain servers."""
         address = self.find_address(method, url)
-        return send_request(
+        answer = send_request(
             method,
             address,
             deadline or Deadline(RESPONSE_TIMEOUT_S),
@@ -375,6 +371,11 @@ class HttpSession:
             token=self.token,
             context=self.tls,
         )
+        coding = answer.headers.get("Content-Encoding", "").lower()
+        if coding in ("gzip", "x-gzip", "deflate", "br", "zstd"):
+            answer.close()
+            raise HttpAnswerError(f"it compresses its answer unasked (Content-Encoding: {coding})")
+        return answer
 
     def change(
         self, method: str, url: str, headers: Mapping[str, str] = {}, body: ByteBody | None = None

@@ -236,6 +236,8 @@ class LyingDoor(BaseHTTPRequestHandler):
                 return self.answer(302, b"", Location=self.path + "x" * (kind == "endless"))
             case "elsewhere":
                 return self.answer(302, b"", Location="file:///etc/passwd")
+            case "compressed":
+                return self.answer(200, body, Content_Encoding="gzip")
             case "closed":
                 return self.answer(302, b"", Location="http://127.0.0.1:9/f")
             case "empty" | "no-range-of-empty":
@@ -254,10 +256,8 @@ class LyingDoor(BaseHTTPRequestHandler):
                 stated = f"lines {first}-{last}/{SIZE}"
             case "parts":
                 return self.answer(206, body, Content_Type="multipart/byteranges; boundary=x")
-            case "cut":
-                return self.cut(str(SIZE))
-            case "unframed":
-                return self.cut("")
+            case "cut" | "unframed":
+                return self.cut(str(SIZE) if kind == "cut" else "")
             case "partial":
                 return self.answer(206, CONTENT[:10], Content_Range=f"bytes 0-9/{SIZE}")
             case "drip-body":
