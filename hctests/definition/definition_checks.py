@@ -61,7 +61,8 @@ def _check_axes(definition: TestDefinition) -> Iterator[DocumentProblem]:
             yield DocumentProblem(path, "has no value (expected at least one)")
         if not have_same_kind(values) and name not in AXES_BY_NAME:
             yield DocumentProblem(path, "mixes text, numbers or true and false (expected one type)")
-        for index, value in enumerate(values):
+        # Longer axes are refused anyway.
+        for index, value in enumerate(values[:MAX_VARIANTS]):
             if value in values[:index]:
                 yield DocumentProblem((*path, index), f"{value!r} is given twice")
 
