@@ -128,11 +128,7 @@ def run_command(
             os.sched_setaffinity(0, cores)
     start = time.monotonic_ns()
     process = subprocess.Popen(
-        list(command),
-        env=dict(environment),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
+        list(command), env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL, stdout=output
     )
     sampler = _Sampler(run.pids) if is_sampled else None
     while run.add_ended_child() != process.pid:
@@ -141,13 +137,16 @@ def run_command(
     process.returncode = status  # reaped here: Popen must not wait for it
     if sampler:
         sampler.finish(run)
-    survivors = list_descendants()
-    for pid in survivors:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    survivors: Set[int] = set()
     with suppress(ChildProcessError):
-        while True:
-            run.add_ended_child()
+        while True:  # they may have started others in the meantime
+            descendants = list_descendants()
+            survivors.update(descendants)
+            for pid in descendants:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            for _ in range(max(1, len(descendants) // 2)):
+                run.add_ended_child()
     run.status, run.survivors = status, len(survivors)
     return run
 
