@@ -290,7 +290,7 @@ def _load_patterns(request: str, folder: str) -> List[str]:
         return [part.strip() for part in request.split(",") if part.strip()]
     path = os.path.join(folder, request[1:])
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8-sig") as stream:
             lines = [line.split("#", 1)[0].strip() for line in stream]
     except (OSError, UnicodeDecodeError) as error:
         message = f"{path} cannot be read: {error}"

@@ -96,7 +96,7 @@ def test_readable_leaves_out_unreadable_branches() -> None:
 
 
 def test_list_file_contains_one_pattern_per_line(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("# muons\nMuon_eta\n\nrun  # the run\n")
+    (tmp_path / "mine.txt").write_text("\ufeff# muons\nMuon_eta\n\nrun  # the run\n")
     assert chosen("@mine.txt", tmp_path) == ["nMuon", "Muon_eta", "run"]
 
 
