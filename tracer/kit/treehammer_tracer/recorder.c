@@ -74,14 +74,13 @@ static _Atomic uint32_t file_room, event_room;
 static int is_ready, is_broken, are_streams_seen, names_recordings;
 /* Number of a file plus one in the lower half, the count of forks in the upper one; 0 for unknown. */
 static _Atomic uint32_t file_of_fd[MAX_FDS];
-static uint32_t slots[2 * MAX_FILES];
-static uint32_t forks = 1, libraries_before;
+static uint32_t slots[2 * MAX_FILES], forks = 1, libraries_before;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A handler of a signal may interrupt a note: its own reads are not noted. */
 static __thread int is_busy __attribute__((tls_model("initial-exec")));
 static __thread uint32_t thread_id __attribute__((tls_model("initial-exec")));
 /* Blocks that ROOT wants of the reads within a call of TFile::ReadBuffers, which also fill gaps. */
-static __thread struct {
+static __thread struct Wanted {
    const long long *positions;
    const int *lengths;
    int count;
@@ -161,11 +160,7 @@ static int open_log(void)
    if (memory == MAP_FAILED || events == MAP_FAILED)
       return 0;
    struct Header *log = memory;
-   log->magic = MAGIC;
-   log->pid = getpid();
-   log->parent = getppid();
-   log->max_files = MAX_FILES;
-   log->max_events = MAX_EVENTS;
+   *log = (struct Header){MAGIC, getpid(), getppid(), MAX_FILES, MAX_EVENTS};
    log->flags = are_streams_seen ? STREAMS_SEEN : 0;
    if (readlink("/proc/self/exe", log->program, sizeof log->program - 1) < 0)
       log->program[0] = 0;
@@ -203,9 +198,7 @@ static void note_libraries(void)
 static void forget_parent(void)
 {
    header = NULL;
-   is_broken = 0;
-   is_busy = 0;
-   thread_id = 0;
+   is_broken = is_busy = thread_id = 0;
    forks++;
    dl_iterate_phdr(count_libraries, &libraries_before);
    memset(slots, 0, sizeof slots);
@@ -294,16 +287,21 @@ static void forget_fd(int fd)
       atomic_store_explicit(&file_of_fd[fd], 0, memory_order_relaxed);
 }
 
-static void note_open(int fd)
+/* Note that a descriptor was opened, or that so many bytes of its file were mapped. */
+static void note_use(int fd, int is_opened, size_t mapped)
 {
    if (fd < 0 || is_busy || !is_ready)
       return;
    int error = errno;
    is_busy = 1;
-   forget_fd(fd);
+   if (is_opened)
+      forget_fd(fd);
    uint32_t number = find_file(fd);
-   if (number != IGNORED)
-      files[number].opens++;
+   if (number != IGNORED) {
+      files[number].opens += is_opened;
+      files[number].maps += !is_opened;
+      files[number].mapped_bytes += mapped;
+   }
    note_libraries();
    is_busy = 0;
    errno = error;
@@ -358,21 +356,6 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
    errno = error;
 }
 
-static void note_map(int fd, size_t length, int protection, int flags, const void *address)
-{
-   if (address == MAP_FAILED || fd < 0 || flags & MAP_ANONYMOUS || protection & PROT_EXEC || is_busy || !is_ready)
-      return;
-   int error = errno;
-   is_busy = 1;
-   uint32_t number = find_file(fd);
-   if (number != IGNORED) {
-      files[number].maps++;
-      files[number].mapped_bytes += length;
-   }
-   is_busy = 0;
-   errno = error;
-}
-
 #define OPENER(name, mode_type, parameters, arguments, flags)                                               \
    int name parameters                                                                                      \
    {                                                                                                        \
@@ -385,7 +368,7 @@ static void note_map(int fd, size_t length, int protection, int flags, const voi
          va_end(rest);                                                                                      \
       }                                                                                                     \
       int fd = real arguments;                                                                              \
-      note_open(fd);                                                                                        \
+      note_use(fd, 1, 0);                                                                                   \
       return fd;                                                                                            \
    }
 
@@ -399,7 +382,7 @@ OPENER(openat64, int, (int folder, const char *path, int flags, ...), (folder, p
    {                                                                                                        \
       REAL(result, name, parameters);                                                                       \
       result opened = real arguments;                                                                       \
-      note_open(fd_of);                                                                                     \
+      note_use(fd_of, 1, 0);                                                                                \
       return opened;                                                                                        \
    }
 
@@ -416,42 +399,21 @@ PLAIN_OPENER(FILE *, freopen, (const char *path, const char *mode, FILE *stream)
 PLAIN_OPENER(FILE *, freopen64, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
              opened ? fileno(opened) : -1)
 
-int close(int fd)
-{
-   REAL(int, close, (int));
-   forget_fd(fd);
-   return real(fd);
-}
+/* A function after which some descriptors stand for other files, or none. */
+#define FORGETTER(result, name, parameters, arguments, first, last)                                         \
+   result name parameters                                                                                   \
+   {                                                                                                        \
+      REAL(result, name, parameters);                                                                       \
+      for (unsigned fd = first; fd <= (unsigned)(last) && fd < MAX_FDS; fd++)                               \
+         forget_fd(fd);                                                                                     \
+      return real arguments;                                                                                \
+   }
 
-int close_range(unsigned first, unsigned last, int flags)
-{
-   REAL(int, close_range, (unsigned, unsigned, int));
-   for (unsigned fd = first; fd <= last && fd < MAX_FDS; fd++)
-      forget_fd(fd);
-   return real(first, last, flags);
-}
-
-void closefrom(int first)
-{
-   REAL(void, closefrom, (int));
-   for (int fd = first; fd < MAX_FDS; fd++)
-      forget_fd(fd);
-   real(first);
-}
-
-int dup2(int from, int to)
-{
-   REAL(int, dup2, (int, int));
-   forget_fd(from == to ? -1 : to);
-   return real(from, to);
-}
-
-int dup3(int from, int to, int flags)
-{
-   REAL(int, dup3, (int, int, int));
-   forget_fd(to);
-   return real(from, to, flags);
-}
+FORGETTER(int, close, (int closed), (closed), closed, closed)
+FORGETTER(int, close_range, (unsigned from, unsigned to, int flags), (from, to, flags), from, to)
+FORGETTER(void, closefrom, (int from), (from), from, MAX_FDS)
+FORGETTER(int, dup2, (int from, int to), (from, to), from == to ? MAX_FDS : to, to)
+FORGETTER(int, dup3, (int from, int to, int flags), (from, to, flags), to, to)
 
 /* A function that reads from a descriptor; offset < 0 for that of the descriptor. */
 #define READER(name, parameters, arguments, fd, offset)                                                     \
@@ -496,18 +458,10 @@ READER(__recvfrom_chk,
 READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, UNCOUNTED)
 
 /* A read that the C library's own threads made, at the call that collects its result. */
-#define COLLECTOR(name, type)                                                                               \
-   ssize_t name(type *request)                                                                              \
-   {                                                                                                        \
-      REAL(ssize_t, name, (type *));                                                                        \
-      int fd = request->aio_lio_opcode == LIO_READ ? request->aio_fildes : -1;                              \
-      ssize_t length = real(request);                                                                       \
-      note_read(fd, request->aio_offset, length, now());                                                    \
-      return length;                                                                                        \
-   }
-
-COLLECTOR(aio_return, struct aiocb)
-COLLECTOR(aio_return64, struct aiocb64)
+READER(aio_return, (struct aiocb *request), (request), request->aio_lio_opcode == LIO_READ ? request->aio_fildes : -1,
+       request->aio_offset)
+READER(aio_return64, (struct aiocb64 *request), (request),
+       request->aio_lio_opcode == LIO_READ ? request->aio_fildes : -1, request->aio_offset)
 
 /* The function of ROOT's files that reads many blocks at once; its symbol in C++ is bool
    TFile::ReadBuffers(char *, long long *, int *, int). */
@@ -526,11 +480,8 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
    }
    if (!real)
       return 1; /* ROOT reports that it could not read */
-   if (buffer) {
-      wanted.positions = positions;
-      wanted.lengths = lengths;
-      wanted.count = count;
-   }
+   if (buffer)
+      wanted = (struct Wanted){positions, lengths, count};
    _Bool failed = real(file, buffer, positions, lengths, count);
    wanted.count = 0;
    return failed;
@@ -558,7 +509,8 @@ RING(io_uring_queue_init_params, void *)
    {                                                                                                        \
       REAL(void *, name, (void *, size_t, int, int, int, type));                                            \
       void *mapped = real(address, length, protection, flags, fd, offset);                                  \
-      note_map(fd, length, protection, flags, mapped);                                                      \
+      if (mapped != MAP_FAILED && !(flags & MAP_ANONYMOUS) && !(protection & PROT_EXEC))                    \
+         note_use(fd, 0, length);                                                                           \
       return mapped;                                                                                        \
    }
 
