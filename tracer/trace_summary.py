@@ -132,7 +132,8 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
         texts = [f"{c['name'].rpartition('.')[2]} {_format_counter(c)}" for c in counters]
         yield f"ROOT's own counters: {join_names(texts, len(texts))}."
     if trace.get("survivors"):
-        yield f"{pluralize(trace['survivors'], 'process', 'processes')} outlived it, and were ended."
+        processes = pluralize(trace["survivors"], "process was", "processes were")
+        yield f"{processes} still running at its end, and ended."
 
 
 def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
