@@ -132,8 +132,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
 for module in import_parts("commands"):
     for title, commands in module.COMMANDS.items():
         SECTIONS[title].update(commands)
-_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")
-UNNAMED: dict[int | None, str] = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "output or open file")
+_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")  # in a database URL
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 
@@ -257,7 +256,9 @@ def main() -> None:
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
     except OSError as error:
-        place = error.filename or UNNAMED.get(error.errno)
+        # A full or read-only disk, or a folder that is missing, can stop any command.
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a write that fails names no file
+        place = error.filename or "output or open file" * is_full
         if not place:
             raise
         hint = "'treehammer config show' lists the folders that it uses."

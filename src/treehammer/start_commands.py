@@ -129,8 +129,7 @@ def format_invocation(output: Path, settings: Settings) -> str:
     """Format the command line prefix with which this shell shows the demo's results."""
     called, program = Path(sys.argv[0]), shutil.which(PROGRAM)
     is_found = called.name != PROGRAM or (program and called.exists() and called.samefile(program))
-    words = [PROGRAM if is_found else str(called), *required_flags(output, settings)]
-    return shlex.join(words)
+    return shlex.join([PROGRAM if is_found else str(called), *required_flags(output, settings)])
 
 
 def required_flags(output: Path, settings: Settings) -> list[str]:
