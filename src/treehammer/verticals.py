@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import List
 
 VERTICALS = (
     "load",
@@ -19,11 +18,12 @@ VERTICALS = (
     "benchtools",
     "tracer",
     "codereview",
+    "slurm",
     "testbed",
 )
 
 
-def import_parts(name: str) -> List[ModuleType]:
+def import_parts(name: str) -> list[ModuleType]:
     """Import the module or package of this name of each vertical that is there and has it."""
     return [
         import_module(f"{__package__}.{vertical}.{name}")

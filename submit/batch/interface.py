@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
 from treehammer.extensions import ExtensionGroup, load_declaration
+from treehammer.verticals import VERTICALS, has_vertical
 
 if TYPE_CHECKING:
     from treehammer.config import Settings
@@ -276,7 +278,7 @@ LoadPools = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class BatchDeclaration:
-    """A batch system: ``BATCH`` of a module ``NAME_batch`` here or in a folder NAME, or an entry point.
+    """A batch system: ``BATCH`` of ``NAME_batch`` here, in a folder or vertical NAME, or an entry point.
 
     Attributes:
         open: opens it by the part of its name after '@'.
@@ -309,15 +311,21 @@ def find_batch(name: str) -> BatchDeclaration:
         UnknownBatchSystemError: neither a shipped module nor an installed package declares it.
     """
     kind = name.partition("@")[0]
-    has_folder = kind.isidentifier() and Path(__file__).with_name(kind).is_dir()
-    package = f"{__package__}.{kind}" if has_folder else __package__
+    package = __package__
+    if kind.isidentifier() and Path(__file__).with_name(kind).is_dir():
+        package = f"{__package__}.{kind}"
+    elif kind in VERTICALS and has_vertical(kind):
+        package = f"treehammer.{kind}"
     declaration: BatchDeclaration | None = load_declaration(
         ExtensionGroup.BATCH_SYSTEMS, kind, f"{package}.{kind}_batch", "BATCH"
     )
     if declaration is None:
+        verticals = filter(has_vertical, VERTICALS)
+        shipped = [part for part in verticals if find_spec(f"treehammer.{part}.{part}_batch")]
+        names = ", ".join(["local", "htcondor@POOL", *shipped])
         raise UnknownBatchSystemError(
             f"unknown batch system {name!r}",
-            hint="Known: local, htcondor@POOL, slurm, and those of installed packages.",
+            hint=f"Known: {names}, and those of installed packages.",
         )
     return declaration
 
