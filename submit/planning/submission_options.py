@@ -50,7 +50,7 @@ _RENEWAL_HINTS = {
 
 @dataclass(frozen=True)
 class Pace:
-    """Pace of job starts at sites whose batch system takes clusters; Slurm keeps ``in_flight`` only.
+    """Pace of job starts at sites whose batch system takes clusters; others may keep ``in_flight`` only.
 
     Attributes:
         in_flight: jobs of each door queued or running at a time.

@@ -428,7 +428,7 @@ class Site(NamedTable):
     )
     batch: FilledLine = Field(
         LOCAL_BATCH,
-        description="Batch system without a pool that runs its jobs: slurm, or one of another installed package, as "
+        description="Batch system without a pool that runs its jobs: local, or another shipped or installed one, as "
         "NAME or NAME@ARGUMENT.",
     )
     requirements: Line = Field(
@@ -472,7 +472,7 @@ class Site(NamedTable):
     )
     submit: dict[str, _SubmitValue] = Field(
         default_factory=dict,
-        description="Additional submit commands, e.g. accounting_group; with Slurm, options of sbatch: account, partition, qos.",
+        description="Additional submit commands, e.g. accounting_group, or options of the batch system, e.g. account and partition.",
     )
     templates: HomePath | None = Field(
         None, description="Folder with templates that replace the shipped ones."

@@ -74,7 +74,6 @@ cache = { evict = "rm -f /c{path}", files = "/c", monitor = "[::1]:9931" }
 [sites.DESK]
 doors = [{ name = "file", protocol = "file", prefix = "data" }]
 [sites.HPC]
-batch = "slurm"
 doors = [{ name = "file", protocol = "file", prefix = '/a "b" \ü' }]
 """
 

@@ -11,9 +11,9 @@ from plan_factory import SHELL_TEST, make_grid_plan
 
 from treehammer.config import load_settings
 from treehammer.errors import BatchError, ConfigError
-from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.submit.batch.slurm import slurm_arrays, slurm_batch
-from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
+from treehammer.slurm import slurm_arrays, slurm_batch
+from treehammer.slurm.slurm_batch import SlurmBatch
+from treehammer.submit.batch.interface import JobDescription, JobStatus, find_batch
 from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
@@ -188,6 +188,12 @@ def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
         f"#SBATCH --chdir={script.parent}",
     } <= {*lines}
     assert not any("--array=" in line for line in lines[5:])
+
+
+def test_other_names_are_answered_by_those_that_are_there() -> None:
+    with pytest.raises(ConfigError, match="'slrum'") as error:
+        find_batch("slrum")
+    assert error.value.hint.startswith("Known: local, htcondor@POOL, slurm, ")
 
 
 def test_delayed_starts_are_refused(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from slurm_cluster import PARTITION, run_slurm
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
+from treehammer.slurm.slurm_batch import SlurmBatch
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchEvent, JobDescription, JobStatus
-from treehammer.submit.batch.slurm import slurm_batch
-from treehammer.submit.batch.slurm.slurm_batch import SlurmBatch
 
 _SITES = """
 [sites.HPC]
@@ -135,10 +134,3 @@ def test_campaign_runs_from_command_to_database(local_user: LocalUser) -> None:
     with Store.open(local_user.settings.database) as store:
         (campaign,) = store.campaigns()
         assert {job.batch_system for job in store.jobs(campaign.id)} == {"slurm"}
-
-
-def test_missing_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(BatchError, match="there is no squeue on this machine"):
-        SlurmBatch(tmp_path).query(["1_0@c.0a"])
-    assert slurm_batch.BATCH.is_per_cluster

@@ -14,6 +14,16 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
+from treehammer.slurm.slurm_arrays import (
+    FORGOTTEN,
+    ArrayFolder,
+    TaskRecord,
+    load_accounting,
+    load_queue,
+    quote_option,
+    read_end,
+    run_command,
+)
 from treehammer.submit.batch.interface import (
     PROBE_FAILED,
     AttemptStatus,
@@ -27,16 +37,6 @@ from treehammer.submit.batch.interface import (
     LoadPools,
     ProbeResult,
     run_probe,
-)
-from treehammer.submit.batch.slurm.slurm_arrays import (
-    FORGOTTEN,
-    ArrayFolder,
-    TaskRecord,
-    load_accounting,
-    load_queue,
-    quote_option,
-    read_end,
-    run_command,
 )
 from treehammer.submit.batch.submission_folder import FolderBatch
 from treehammer.text_formatting import pluralize
@@ -342,7 +342,7 @@ def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> Sl
 
 BATCH = BatchDeclaration(
     _open_slurm,
-    Path(__file__).parents[1] / "slurm.sbatch.j2",
+    Path(__file__).with_name("slurm.sbatch.j2"),
     {"option": quote_option, "word": shlex.quote, "refuse_delay": _refuse_delay},
     is_per_cluster=True,
     check_command=_check_option,
