@@ -17,7 +17,7 @@ from treehammer.analysis.statistics.distributions import measure_scatter
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
-from treehammer.sql.read.query_model import FigureQuery, Moments
+from treehammer.sql.read.query_model import LEAST_VARIANCE, FigureQuery, Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
 
@@ -249,7 +249,9 @@ def _compare_owners(
         cells.total[cell_indices],
     )
     is_compared = ~np.isnan(medians)
-    variance = np.maximum(0.0, cells.squares[cell_indices] / count - cells.means[cell_indices] ** 2)
+    squared_means = cells.means[cell_indices] ** 2
+    variance = cells.squares[cell_indices] / count - squared_means
+    variance[variance <= LEAST_VARIANCE * squared_means] = 0.0
 
     def add(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
         return _add_by_place(owner, np.where(where, values, 0.0), len(times))

@@ -333,6 +333,10 @@ class FigureQuery:
         )
 
 
+#: Variance, relative to the squared mean, below which a difference of sums is rounding.
+LEAST_VARIANCE = 1e-14
+
+
 class Moments(NamedTuple):
     """A metric in a group, of the good measurements that have it.
 
@@ -359,12 +363,13 @@ class Moments(NamedTuple):
     def rms(self) -> float | None:
         """The standard deviation of these values themselves (divided by n, not n - 1).
 
-        It is computed from sums: values below 1e-7 of the mean are indistinguishable from 0.
+        It is computed from sums: values below 1e-7 of the mean are indistinguishable from 0, and are 0.
         """
         if not self.value_count:
             return None
         mean = self.total / self.value_count
-        return math.sqrt(max(0.0, self.squares / self.value_count - mean * mean))
+        variance = self.squares / self.value_count - mean * mean
+        return math.sqrt(variance) if variance > LEAST_VARIANCE * mean * mean else 0.0
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
         """Return the moments of both groups together."""

@@ -116,7 +116,8 @@ def format_minute(time_us: int) -> str:
 
 
 def write_minus(number: str) -> str:
-    """Write the sign of a formatted negative number as a minus sign, which no hyphen is."""
+    """Write the sign of a formatted negative number as a minus sign, which no hyphen is; zero has none."""
+    number = re.sub(r"^-(?=0(?:\.0*)?(?![\d.,]))", "", number)
     return f"−{number[1:]}" if number.startswith("-") else number
 
 
@@ -178,7 +179,6 @@ class ProgressCallback(Protocol):
 
     def __call__(self, count: int, note: str = "") -> None:
         """Move the bar to ``count``."""
-        ...
 
 
 #: Opens a progress bar from a description and a total: ``treehammer.terminal.progress_bar`` or

@@ -282,7 +282,8 @@ def _combine_means(
     for key, group_means in by_key.items():
         count = sum(mean.executions for mean in group_means)
         rms = math.sqrt(sum(mean.executions * mean.variance for mean in group_means) / count)
-        combined[key] = RelativeMean(count, math.expm1(values[key]), rms)
+        # The fit is exact to 1e-10; zero is added, so that no zero is negative.
+        combined[key] = RelativeMean(count, round(math.expm1(values[key]), 9) + 0.0, rms)
     return combined
 
 

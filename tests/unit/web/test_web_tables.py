@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, LazyRows, TableColumn
-from treehammer.text_formatting import format_significant
+from treehammer.text_formatting import format_significant, write_minus
 from treehammer.web.arranged_table import TableArrangement
 from treehammer.web.display_formats import aligned_format, format_per_cent, format_seconds
 from treehammer.web.figures.explore_query import METRICS
@@ -73,6 +73,8 @@ def test_seconds_never_have_exponents(seconds: float, text: str) -> None:
 def test_small_losses_are_not_minus_zero() -> None:
     texts = [format_per_cent(share) for share in (-0.0004, 0.0004, -0.0006, 0.05)]
     assert texts == ["+0.0 %", "+0.0 %", "−0.1 %", "+5.0 %"]
+    texts = [write_minus(text) for text in ("-0 %", "-0.00 ± 0.02", "-0.01", "-0.5 %", "-0,5")]
+    assert texts == ["0 %", "0.00 ± 0.02", "−0.01", "−0.5 %", "−0,5"]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ def test_small_losses_are_not_minus_zero() -> None:
         (0.032, 3, "0.032"),
         (3.1e-5, 2, "0.000031"),
         (0.0, 3, "0"),
+        (-0.0, 3, "0"),
         (math.inf, 3, "inf"),
     ],
 )
