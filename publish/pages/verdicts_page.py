@@ -108,8 +108,9 @@ def _draw_trends(store: Store) -> Iterator[ui.Figure]:
         rows = [row for id_ in bases[base] for row in select_headline(store.verdicts(id_))]
         if layout := lay_out_trend(rows, base):
             caption = (
-                f"CPU time per event of each release against {base} on the same work, with 95 % "
-                f"intervals. A line is a kind of read{_LIMIT_NOTE if layout.left_out else ''}."
+                f"CPU time per event of each release against {base} on the same work, with the "
+                "intervals at which they were judged. A line is a kind of read"
+                f"{_LIMIT_NOTE if layout.left_out else ''}."
             )
             heading = f"{test or 'Several tests'}: releases against {base}"
             chart = FigureChart(replace(layout, left_out=""))

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from treehammer.analysis.comparison.verdict_text import (
     describe_variant,
+    format_delta,
     format_effect,
     format_interval,
     list_metrics,
@@ -115,8 +116,8 @@ class ForestPlot:
         if any(_to_percent(row.high or 0.0) > self._reach for _, row in self.drawn):
             more += f" Intervals are cut off at {self._reach:,.0f} %."
         return (
-            "Changes of B against A on the same work, with 95 % intervals that are adjusted for all "
-            f"lines. Changes within the band, ±{100 * math.expm1(self.delta):.2g} %, count as none. "
+            "Changes of B against A on the same work, with intervals adjusted for all lines: 95 %, or "
+            f"90 % where they are the same. Changes within the band, {format_delta(self.delta)}, count as none. "
             f"The surest changes come first.{more}"
         )
 
@@ -130,7 +131,6 @@ class ForestPlot:
         """The chart in Vega-Lite."""
         lines = self.lines[:MAX_LINES]
         metrics = list_metrics(self.rows)
-        band = 100 * math.expm1(self.delta)
         line = vega.encode_field(
             "line", vega.NOMINAL, sort=lines, title=None, axis={"ticks": False}
         )
@@ -150,7 +150,10 @@ class ForestPlot:
         layers = [
             vega.make_layer(
                 "rect",
-                {"x": {"datum": -band}, "x2": {"datum": band}},
+                {
+                    "x": {"datum": _to_percent(-self.delta)},
+                    "x2": {"datum": _to_percent(self.delta)},
+                },
                 _ONCE,
                 color=_GRAY,
                 opacity=0.18,

@@ -194,4 +194,5 @@ def _describe(contrast: DoorContrast, comparison: DoorComparison) -> str:
         return f"{contrast.door} has too few days beside it ({amount})"
     change = verdict_text.describe_change(contrast.estimate.mean, WALL, "lower")
     interval = verdict_text.format_change_interval(*contrast.estimate.interval(comparison.level))
-    return f"{contrast.door} is {change} in {title_column(WALL)} (95 % interval {interval} %; {amount})"
+    confidence = f"{100 * (1 - comparison.level):.3g} % interval {interval} %"
+    return f"{contrast.door} is {change} in {title_column(WALL)} ({confidence}; {amount})"

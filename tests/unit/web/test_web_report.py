@@ -340,9 +340,17 @@ def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
         assert point["effect"] == pytest.approx(100 * math.expm1(row.effect or 0))
         assert point["low"] < point["effect"] < point["high"]
         assert (point["metric"], point["claim"]) == (title_metric(row.metric), row.verdict)
-    band = plot.specification["spec"]["layer"][0]["encoding"]["x2"]["datum"]
-    assert band == pytest.approx(100 * math.expm1(comparison.query.delta))
     assert ForestPlot.of_comparisons([[]], 0.02) is None
+
+
+def test_band_of_a_forest_plot_ends_at_the_limit_on_both_sides() -> None:
+    """Equal distances in ln are none in per cent; the caption names the limit as all pages do."""
+    plot = ForestPlot((build_verdict("c", verdict="same", effect=0.0, low=-0.1, high=0.1),), 0.2)
+    band = plot.specification["spec"]["layer"][0]["encoding"]
+    ends = [band[name]["datum"] for name in ("x", "x2")]
+    assert ends == pytest.approx([-18.127, 22.140], abs=1e-3)
+    assert "within the band, ±20 %, count as none" in plot.caption
+    assert "95 %, or 90 % where they are the same." in plot.caption
 
 
 def test_forest_plot_is_readable_beside_wide_intervals() -> None:
