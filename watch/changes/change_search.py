@@ -356,7 +356,7 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
         if not any(_is_same_change(change, earlier) for earlier in changes):
             changes.append(change)
     return sorted(
-        search.bound_incidents(changes),
+        [search.bound_incident(change, changes) for change in changes],
         key=lambda change: (change.day, change.group.attribution, change.group.subject),
     )
 
@@ -391,15 +391,12 @@ class _ChangeSearch:
         for pool in sorted(pools, key=sorted):
             self._found[pool] = self._search_pool(pool)
 
-    def bound_incidents(self, changes: Sequence[Change]) -> list[Change]:
-        """Let both ends of each short incident depend on the days between them alone.
+    def bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
+        """Let both ends of a short incident depend on the days between them alone.
 
         The first one found was measured over these days, but the second one in series from which the
         first is taken out: these have many days at its level, which do not confirm that it ended.
         """
-        return [self._bound_incident(change, changes) for change in changes]
-
-    def _bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
         members, shared, bounds = change.group.members, set[str](), [CONFIRM_DAYS]
         smallest, largest = _RETURN_SIZES
         for other in changes:

@@ -235,12 +235,10 @@ class Step:
 
     def measure(self, series: DailySeries) -> Estimate | None:
         """Measure the step in one series, between the steps before and after it, over a month at most."""
-        places = (
-            max(self.day - WINDOW_DAYS, self.first_day),
-            self.day,
-            min(self.day + WINDOW_DAYS, self.end_day),
-        )
-        return estimate_step(series.values, *map(int, np.searchsorted(series.days, places)))
+        first_day = max(self.day - WINDOW_DAYS, self.first_day)
+        places = (first_day, self.day, min(self.day + WINDOW_DAYS, self.end_day))
+        first, index, last = map(int, np.searchsorted(series.days, places))
+        return estimate_step(series.values, first, index, last)
 
 
 @dataclass(frozen=True)
@@ -336,18 +334,21 @@ def is_steady(values: Values) -> bool:
     return bool(np.all(rises > 0) or np.all(rises < 0))
 
 
-def estimate_step(values: Values, first: int, index: int, last: int) -> Estimate | None:
+def estimate_step(
+    values: Values, first: int, index: int, last: int, runs: Sequence[Values] = ()
+) -> Estimate | None:
     """Estimate the difference of the means of ``values[index:last]`` and ``values[first:index]``.
 
-    Student's t with the spread of both sides pooled, since the days of both come from the same jobs
-    at the same place. Positive correlation of neighboring days widens the error. None without two
-    days on a side, or without any spread.
+    Student's t with the spread of both sides pooled, or of ``runs``, of which they are two, since
+    the days of all come from the same jobs at the same place. Positive correlation of neighboring
+    days widens the error. None without two days on a side, or without any spread.
     """
     before, after = values[first:index], values[index:last]
     if min(len(before), len(after)) < 2:
         return None
-    residuals = np.concatenate([before - before.mean(), after - after.mean()])
-    df = len(residuals) - 2
+    runs = runs or (before, after)
+    residuals = np.concatenate([run - run.mean() for run in runs])
+    df = len(residuals) - len(runs)
     variance = float(residuals @ residuals) / df
     if variance <= MIN_SPREAD**2:
         return None
@@ -418,8 +419,11 @@ def _estimate_steps(
     days: npt.NDArray[np.int64], values: Values, breaks: Sequence[int]
 ) -> Iterator[Step]:
     edges = [0, *breaks, len(values)]
-    for first, index, last in zip(edges, edges[1:], edges[2:], strict=False):
-        estimate = estimate_step(values, first, index, last)
+    runs = [values[first:last] for first, last in itertools.pairwise(edges)]
+    for place, (first, index, last) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
+        # A few days alone tell their spread too badly to prove any step.
+        near = runs[max(place - 1, 0) : place + 3] if last - first < 2 * CONFIRM_DAYS else ()
+        estimate = estimate_step(values, first, index, last, near)
         # Without spread there is no evidence: such a candidate is removed first.
         size = estimate or Estimate(0.0, 1.0, 1.0)
         end_day = int(days[last - 1]) + 1

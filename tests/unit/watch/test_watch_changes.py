@@ -189,6 +189,14 @@ def test_ends_of_an_incident_share_a_state(
     assert not changes or length >= MIN_DAYS
 
 
+@pytest.mark.parametrize("sites", ["ABCDEF", "C"])
+def test_incidents_a_few_days_apart_are_both_found(sites: str) -> None:
+    slow_days = {45, 46, 47, 51, 52, 53}
+    changes = search(simulate_days(lambda site, day: 0.2 * (site in sites and day in slow_days)))
+    assert [change.day - FIRST for change in changes] == [45, 48, 51, 54]
+    assert {change.state for change in changes} == {ChangeState.PROVISIONAL}
+
+
 @pytest.mark.parametrize(
     ("days", "missing", "sites", "size"),
     [(90, 0.0, "C", 0.06), (90, 0.3, "ABCDEF", -0.03), (45, 0.0, "C", -0.03)],
