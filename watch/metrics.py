@@ -63,8 +63,16 @@ FAMILIES: Families = {
 def list_samples(store: Store, now_us: int) -> Iterator[Sample]:
     """List the samples of states, uses and regressions."""
     yield from _list_states(store, now_us)
-    yield from _list_subject_states(store)
-    yield from _list_uses(store)
+    for row in state_history.list_current_states(store):
+        if row.subject_kind != subjects.CENTRAL:
+            subject = [KIND_WORDS[row.subject_kind], row.site]
+            yield "state_code", subject, AlarmLevel(row.state.upper()).code
+            yield "state_since_seconds", subject, row.since_us / 1e6
+    for (kind, label), use in list_uses(store).by_subject.items():
+        site, door = locate_subject(kind, label)
+        for usability in Usability:
+            labels = [site, KIND_WORDS[kind], door, usability.value]
+            yield "site_use", labels, float(use.usability is usability)
     yield from _list_regressions(store, now_us)
 
 
@@ -88,24 +96,6 @@ def _list_states(store: Store, now_us: int) -> Iterator[Sample]:
         for figure in alarm_state.figures:
             if figure.value is not None:
                 yield "state_figure", [*subject, figure.name, figure.unit], figure.value
-
-
-def _list_subject_states(store: Store) -> Iterator[Sample]:
-    """List the states of jobs, storages and doors."""
-    for row in state_history.list_current_states(store):
-        if row.subject_kind != subjects.CENTRAL:
-            subject = [KIND_WORDS[row.subject_kind], row.site]
-            yield "state_code", subject, AlarmLevel(row.state.upper()).code
-            yield "state_since_seconds", subject, row.since_us / 1e6
-
-
-def _list_uses(store: Store) -> Iterator[Sample]:
-    """List the permitted uses."""
-    for (kind, label), use in list_uses(store).by_subject.items():
-        site, door = locate_subject(kind, label)
-        for usability in Usability:
-            labels = [site, KIND_WORDS[kind], door, usability.value]
-            yield "site_use", labels, float(use.usability is usability)
 
 
 def _list_regressions(store: Store, now_us: int) -> Iterator[Sample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from urllib.parse import quote
 
@@ -36,6 +37,7 @@ from treehammer.watch.alarms.subject_state import (
     judge_figure,
     worst_level,
 )
+from treehammer.watch.states.rule_judgements import RuleMemory, RunWindow, judge_runs
 from treehammer.watch.states.site_status import charge_runs, find_site_states, use_by_state
 from treehammer.watch.states.state_timeline import CENTRAL_CAUSE, Subject
 from treehammer.watch.states.status_rules import ShareRule, StatusRules, duration_us
@@ -373,9 +375,16 @@ def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int
 
 
 def assess_site(store: ResultsReader, site: str) -> SubjectState:
-    """Assess a site by the worse state of its jobs and its storage, with the figures of its rules."""
-    rows = list_current_states(store, site=site)
-    return _build_state(site, rows, _measure_figures(store, site))
+    """Assess a site by the worse state of its jobs and its storage, with the figures of its rules.
+
+    The sentence on a share of its jobs has the counts of the figures, not those of the last change.
+    """
+    figures, reasons = _measure_figures(store, site)
+    rows = [
+        replace(row, reason=reasons.get(row.cause, row.reason)) if row.subject_kind == SITE else row
+        for row in list_current_states(store, site=site)
+    ]
+    return _build_state(site, rows, figures)
 
 
 def assess_sites(store: ResultsReader) -> list[SubjectState]:
@@ -442,34 +451,34 @@ def _link_change(row: StatusChangeRow) -> str:
     return f"/state-changes/{quote(row.id, safe='')}"
 
 
-def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
-    """Measure the figures of the site's jobs that the latest evaluation judged by shares."""
+def _measure_figures(
+    store: ResultsReader, site: str
+) -> tuple[list[AlarmFigure], Mapping[str, str]]:
+    """Measure the figures of the rules that judge shares of the site's jobs, and what they say now."""
+    figures: list[AlarmFigure] = []
+    reasons: dict[str, str] = {}
     latest = find_latest_rule_set(store)
     if latest is None:
-        return []
+        return figures, reasons
     rules = StatusRules.model_validate_json(latest.document)
-    return [
-        figure
-        for name, rule in sorted(rules.rules.items())
-        if isinstance(rule, ShareRule) and SITE in rule.sites
-        for figure in _measure_share(store, site, name, rule, rules, latest.evaluated_us)
-    ]
-
-
-def _measure_share(
-    store: ResultsReader, site: str, name: str, rule: ShareRule, rules: StatusRules, to_us: int
-) -> list[AlarmFigure]:
-    from_us = to_us - duration_us(rule.window)
-    runs = [run for run in list_run_outcomes(store, from_us, to_us) if run.site == site]
-    by_subject = charge_runs(runs, (), rules, list_outages(store, from_us))
-    charged = by_subject.get(Subject(SITE, site), ())
-    good, bad = sum(run.good for run in charged), sum(run.bad for run in charged)
-    share, limit = 100 * bad / good if good else None, 100 * rule.max_failed_per_success
-    return [
-        AlarmFigure(f"{name}_good", good),
-        AlarmFigure(f"{name}_bad", bad),
-        AlarmFigure(f"{name}_bad_per_good", share, "%", warning=limit),
-    ]
+    for name, rule in sorted(rules.rules.items()):
+        if not isinstance(rule, ShareRule) or SITE not in rule.sites:
+            continue
+        from_us = latest.evaluated_us - duration_us(rule.window)
+        outcomes = list_run_outcomes(store, from_us, latest.evaluated_us)
+        runs = [run for run in outcomes if run.site == site]
+        by_subject = charge_runs(runs, (), rules, list_outages(store, from_us))
+        charged = by_subject.get(Subject(SITE, site), ())
+        good, bad = sum(run.good for run in charged), sum(run.bad for run in charged)
+        share, limit = 100 * bad / good if good else None, 100 * rule.max_failed_per_success
+        figures += (
+            AlarmFigure(f"{name}_good", good),
+            AlarmFigure(f"{name}_bad", bad),
+            AlarmFigure(f"{name}_bad_per_good", share, "%", warning=limit),
+        )
+        window = RunWindow(latest.evaluated_us, charged, charged)
+        reasons[name] = judge_runs(rule, window, RuleMemory()).reason
+    return figures, reasons
 
 
 def assess_all(store: Store, now_us: int) -> list[SubjectState]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -350,15 +350,12 @@ def measure_rows(
     return measured
 
 
-def find_certain(changes: Sequence[PhaseChange]) -> dict[str, float]:
-    return {change.phase: round(change.change, 2) for change in changes if change.is_certain}
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_changed_phase_is_named(phase: str) -> None:
     changes = compare_phases(measure_rows({phase: 0.05}), "root", A, B)
     assert [change.phase for change in changes] == list(PHASES)
-    assert find_certain(changes) == {phase: 0.05}
+    certain = {item.phase: round(item.change, 2) for item in changes if item.is_certain}
+    assert certain == {phase: 0.05}
     (sentence,) = describe_phases(changes)
     assert f"% of the loop's CPU: {phase} +5." in sentence or f"{phase} +4.9" in sentence
     assert "no certain change of" in sentence

@@ -30,10 +30,6 @@ def read(
     return read_error(status, headers, body.encode(), has_keys=has_keys, now_s=NOW_S)
 
 
-def shift_clock(seconds: float) -> str:
-    return format_datetime(datetime.fromtimestamp(NOW_S + seconds, UTC), usegmt=True)
-
-
 @pytest.mark.parametrize(
     ("status", "code", "kind", "remedy"),
     [
@@ -91,7 +87,8 @@ def test_untimely_signature_is_the_clock(text: str) -> None:
 def test_clock_is_compared_with_that_of_the_store(
     code: str, seconds: float, kind: str, words: str
 ) -> None:
-    error = read(403, code, Date=shift_clock(seconds))
+    time_of_answer = datetime.fromtimestamp(NOW_S + seconds, UTC)
+    error = read(403, code, Date=format_datetime(time_of_answer, usegmt=True))
     assert (error.cause.kind, words in error.cause.remedy) == (kind, True)
 
 

@@ -43,10 +43,6 @@ def upload(scene: TrackingHarness, *positions: int, job: int = 0, **values: Any)
         path.unlink()
 
 
-def count_measurements(scene: TrackingHarness) -> int:
-    return scene.store.count_selected(Selection((scene.campaign.id,)))
-
-
 def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
@@ -56,7 +52,7 @@ def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     assert first.collect_records(scene.campaign).existing == 0, "a tracker reads a file once"
     assert second.collect_records(scene.campaign).new == 0
     assert scene.collect().existing == 2
-    assert count_measurements(scene) == 2
+    assert scene.store.count_selected(Selection((scene.campaign.id,))) == 2
     assert scene.read_failures() == [""]
 
 

@@ -295,6 +295,18 @@ def test_figures_of_a_check_count_what_its_state_counts(store: Store, kind: str)
     assert during == {**before, "daily_bad": 0, "daily_bad_per_good": 0}
 
 
+def test_sentence_of_a_check_counts_what_its_figures_count(store: Store) -> None:
+    """Failures go on after the one that made the state a warning."""
+    store.add(run_tests(0, 24, good=True) + [run_test(h / 2 + 0.3, good=False) for h in range(40)])
+    rules = parse_status_rules(RULES_FILE.read_text().partition("[rules.storage-load]")[0], "r")
+    for hours in (5, 19):
+        update_states(store, START + hours * HOUR, rules)
+    state = assess_site(store, "A")
+    figures = {figure.name: figure.value or 0 for figure in state.figures}
+    total = figures["daily_bad"] + figures["daily_good"]
+    assert state.summary == f"jobs: {figures['daily_bad']} of {total} measurements in 24h were bad"
+
+
 def test_a_new_announcement_of_the_same_state_is_a_change(store: Store) -> None:
     def until() -> list[tuple[str, float]]:
         states = state_history.list_current_states(store, site="A")

@@ -264,10 +264,6 @@ def test_releases_have_the_same_color_in_every_figure() -> None:
 MAX_REACH = 2.5
 
 
-def draw_sparkline(*good: int) -> str:
-    return SparkCell(good).path
-
-
 @pytest.mark.parametrize(
     ("good", "heights"),
     [((10, 0, 5), [1.0, 0.0, 0.5]), ((3,), [1.0]), ((0, 0), [0.0, 0.0]), ((1, 3), [0.33, 1.0])],
@@ -275,7 +271,7 @@ def draw_sparkline(*good: int) -> str:
 def test_sparkline_has_a_step_per_day_relative_to_the_best(
     good: tuple[int, ...], heights: list[float]
 ) -> None:
-    path = draw_sparkline(*good)
+    path = SparkCell(good).path
     # Downwards from the top of the box; each step is one wide, and the area is closed at the bottom.
     assert re.fullmatch(r"M0 1(V[\d.]+h1)+V1z", path)
     tops = [float(top) for top in re.findall(r"V([\d.]+)h1", path)]

@@ -230,13 +230,9 @@ def test_too_large_bodies_are_refused(start_service: StartService) -> None:
         assert len(bomb) < 50_000
         assert service.post_document(bomb, key, Content_Encoding="gzip").status_code == 413
 
-        def stream_without_length() -> Any:
-            for _ in range(60):
-                yield b" " * 1000
-
         answer = service.client.post(
             "/api/v1/measurements",
-            content=stream_without_length(),
+            content=iter([b" " * 1000] * 60),
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )
         assert answer.status_code == 413

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -155,14 +155,13 @@ def read_samples(service: ServiceThread, key: str) -> dict[tuple[str, ...], floa
     assert answer.status_code == 200, answer.text
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     return {
-        (sample.name, *map(str, _ordered(sample.labels))): sample.value
+        (
+            sample.name,
+            *(text for name, text in sorted(sample.labels.items()) if name != "le"),
+        ): sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-
-
-def _ordered(labels: Mapping[str, str]) -> list[str]:
-    return [value for name, value in sorted(labels.items()) if name != "le"]
 
 
 def test_metrics_count_refusals_and_commits(service: ServiceThread) -> None:

@@ -123,10 +123,7 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = check(tmp_path, {"HOME": "/nowhere"})
     assert gone.lacks["home"] == "HOME is /nowhere, which does not exist"
 
-    def find_none(_: int) -> Any:
-        raise KeyError
-
-    monkeypatch.setattr(pwd, "getpwuid", find_none)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     unknown = check(tmp_path, {"HOME": ""})
     assert unknown.lacks["home"] == f"HOME is not set, and user {os.geteuid()} is not in passwd"
 
