@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.measurement_sql import credible_value
 from treehammer.sql.core.schema import attempt, dimension_tables, job, measurement
 from treehammer.sql.read.failure_counts import Period, ended_within
@@ -119,18 +120,15 @@ def _sum_attempts(
 def _sum_executions(
     connection: Connection, by: sa.ColumnElement[str], *conditions: sa.ColumnElement[bool]
 ) -> Mapping[str, UsedCost]:
-    table = measurement.c
-    times = (table.setup_cpu_s, table.stagein_cpu_s, table.payload_user_s, table.payload_sys_s)
-    cpu_s = reduce(add, map(_sum_credible, times))
-    once = credible_value(table.bytes_read) + sa.func.coalesce(
-        credible_value(table.bytes_read_extra), 0
+    times = ("setup_cpu_s", "stagein_cpu_s", "payload_user_s", "payload_sys_s")
+    cpu_s = reduce(add, (_sum(_plausible_value(name)) for name in times))
+    once = _plausible_value("bytes_read") + sa.func.coalesce(
+        _plausible_value("bytes_read_extra"), 0
     )
+    staged = _plausible_value("stagein_bytes")
     # As for the budgets of patrol, of executions that stage their files in only these.
-    read_bytes = sa.case(
-        (table.stagein_bytes > 0, credible_value(table.stagein_bytes)),
-        else_=once * credible_value(table.passes_done),
-    )
-    sums = (cpu_s, _sum_credible(read_bytes))
+    read_bytes = sa.case((staged > 0, staged), else_=once * _plausible_value("passes_done"))
+    sums = (cpu_s, _sum(read_bytes))
     query = (
         sa.select(by, sa.func.count(), *sums)
         .select_from(measurement.join(dimension_tables["subject"]))
@@ -143,8 +141,14 @@ def _sum_executions(
     }
 
 
-def _sum_credible(value: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
-    return sa.func.coalesce(sa.func.sum(credible_value(value)), 0)
+def _sum(value: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    return sa.func.coalesce(sa.func.sum(value), 0)
+
+
+def _plausible_value(name: str) -> sa.ColumnElement[float]:
+    """Return a metric as a real number; NULL where it cannot be true, which would hide all others."""
+    value, limits = credible_value(measurement.c[name]), METRICS_BY_NAME[name].plausible_range
+    return sa.case((value.between(*limits), value), else_=None) if limits else value
 
 
 def _join(*parts: Mapping[str, UsedCost]) -> dict[str, UsedCost]:

@@ -304,9 +304,12 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
     pages.store.add(
         [
             make_measurement("job 0", **values),
-            make_measurement("job 1", **values, failure_class="open"),
-            make_measurement("job 2", **values, failure_class="open"),
-            make_measurement("job 3", **values, failure_class="read"),
+            # Impossible values do not hide the cost of all others.
+            make_measurement("job 1", **values, failure_class="open", setup_cpu_s=1e9),
+            make_measurement("job 2", **values, failure_class="open", stagein_cpu_s=-7200.0),
+            make_measurement(
+                "job 3", **values | {"failure_class": "read", "bytes_read_extra": 2**62}
+            ),
             make_measurement("earlier", **earlier, failure_class="read"),
         ]
     )
