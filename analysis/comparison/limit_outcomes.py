@@ -317,9 +317,11 @@ class _LimitedCampaign:
         enough = has_enough_jobs([*map(len, by_host.values())])
         if is_equal and (outcome.metric in self._exact or enough):
             return _PendingOutcome(_decide_exactly(outcome, values[0]))
-        if enough:
-            return _PendingOutcome(outcome, estimate_over_hosts(scaled), scale)
-        return _PendingOutcome(replace(outcome, why=self._explain_amount(outcome.units)))
+        if enough and (estimate := estimate_over_hosts(scaled)):
+            return _PendingOutcome(outcome, estimate, scale)
+        why = "no interval: all values of a host, or means of hosts, are equal"
+        why = why if enough else self._explain_amount(outcome.units)
+        return _PendingOutcome(replace(outcome, why=why))
 
     def _explain_amount(self, count: int) -> str:
         """Explain that so few jobs, or launches, have no interval."""

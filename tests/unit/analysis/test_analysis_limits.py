@@ -130,6 +130,15 @@ def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) ->
     assert (rows.state, rows.value) == (LimitState.MISSED, 4)
 
 
+def test_limit_without_an_interval_says_why(store: Store) -> None:
+    plan = make_limited_plan([{"metric": "max_rss_bytes", "at_most": 3}])
+    store.add_campaign(make_campaign_row(plan=plan, test_name="x"), [])
+    store.add(make_measurement(f"{n}", host=f"n{n // 2}", max_rss_bytes=n // 3) for n in range(4))
+    outcome = judge_only(store)
+    assert (outcome.state, outcome.value) == (LimitState.NOT_JUDGED, 0.25)
+    assert outcome.why == "no interval: all values of a host, or means of hosts, are equal"
+
+
 def test_exact_counter_is_decided_by_one_job(store: Store) -> None:
     fill_with_limits(store, {"metric": "bytes_read", "at_most": 1.5, "base": "6.38.00"}, jobs=1)
     outcome = judge_only(store)
