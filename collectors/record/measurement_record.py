@@ -238,11 +238,7 @@ def _build_metric_schema(metric: Metric) -> Dict[str, Any]:
         if metric.is_identity:
             schema["minLength"] = 1
     elif metric.type == "ints":
-        schema["items"] = {
-            "type": "integer",
-            "minimum": metric.minimum,
-            "maximum": metric.maximum,
-        }
+        schema["items"] = {"type": "integer", "minimum": metric.minimum, "maximum": metric.maximum}
     elif metric.type == "floats":
         schema["items"] = {"type": "number"}
     if metric.choices:

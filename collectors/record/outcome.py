@@ -97,11 +97,7 @@ UNSUPPORTED_LABELS = {
     name: f"{name}: {Outcome.NOT_SUPPORTED.value}" for name in ("software-setup", "stage-in")
 }
 #: Labels of every outcome but good.
-BAD_OUTCOME_LABELS = (
-    *FAILURE_CLASSES,
-    Outcome.IMPLAUSIBLE.value,
-    *UNSUPPORTED_LABELS.values(),
-)
+BAD_OUTCOME_LABELS = (*FAILURE_CLASSES, Outcome.IMPLAUSIBLE.value, *UNSUPPORTED_LABELS.values())
 
 
 def classify_outcome(row: Mapping[str, Any]) -> Outcome:

@@ -200,9 +200,7 @@ def _split_version(release: str) -> Tuple[int, ...]:
 
 
 def prepare_software(
-    request: SoftwareRequest,
-    software_dir: PathLike,
-    progress: Optional[Progress] = None,
+    request: SoftwareRequest, software_dir: PathLike, progress: Optional[Progress] = None
 ) -> SoftwareRequest:
     """Check that the requested ROOT is usable, and install a release that is missing.
 

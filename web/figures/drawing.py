@@ -20,11 +20,7 @@ from typing import Any
 from treehammer.program_output import open_binary_stdout
 
 #: File format -> media type.
-FIGURE_FORMATS = {
-    "png": "image/png",
-    "svg": "image/svg+xml",
-    "pdf": "application/pdf",
-}
+FIGURE_FORMATS = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
 _IDS = re.compile(r"(?<=[\"#])(?:clip|gradient_)\d+(?=[\")])")
 #: Pixels of a PNG per pixel of the drawing, and of one on paper per inch.
 _PNG_SCALE, _PAPER_DPI = 2, 600

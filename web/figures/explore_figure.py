@@ -125,9 +125,7 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
 
 
 def _place_marks(
-    points: Sequence[FigurePoint],
-    unit: DisplayUnit,
-    numbers: Sequence[Sequence[int | None]],
+    points: Sequence[FigurePoint], unit: DisplayUnit, numbers: Sequence[Sequence[int | None]]
 ) -> Mapping[int, list[FigureMark]]:
     """Make the marks of each panel from the numbers of panel, place and series of each point."""
     marks: dict[int, list[FigureMark]] = defaultdict(list)

@@ -20,10 +20,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, SITES_SCOPE
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read import campaign_queries, stored_comparisons
-from treehammer.sql.read.stored_comparisons import (
-    list_release_comparisons,
-    load_scope_verdicts,
-)
+from treehammer.sql.read.stored_comparisons import list_release_comparisons, load_scope_verdicts
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web import sections as ui

@@ -31,11 +31,7 @@ from treehammer.web.figures.explore_figure import (
 )
 from treehammer.web.figures.explore_query import DIMENSIONS, ExploreQuery, View
 from treehammer.web.figures.figure_layout import FigureLayout, GroupKeys
-from treehammer.web.figures.figure_points import (
-    FigurePoint,
-    FigurePoints,
-    load_points,
-)
+from treehammer.web.figures.figure_points import FigurePoint, FigurePoints, load_points
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
 from treehammer.web.page import PageRequest

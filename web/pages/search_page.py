@@ -17,11 +17,7 @@ from treehammer.web.page_query import PageQuery, Text
 from treehammer.web.sections import Link, Paragraph
 
 #: Kind -> column by which Explore shows it; the others, and releases if a vertical brings it, have pages.
-_EXPLORED = {
-    HitKind.HOST: "host",
-    HitKind.TEST: "test_name",
-    HitKind.RELEASE: "axis_root",
-}
+_EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name", HitKind.RELEASE: "axis_root"}
 
 
 #: Words that are no names -> what the pages know of them, and the page and its title.

@@ -23,13 +23,7 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.query_model import (
-    DAY,
-    Condition,
-    FigureQuery,
-    Selection,
-    coarsen_day,
-)
+from treehammer.sql.read.query_model import DAY, Condition, FigureQuery, Selection, coarsen_day
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, build_table
@@ -366,10 +360,7 @@ def _outcome_table(store: Store, query: SiteQuery) -> DataTable:
         for group in reversed(groups)
     ]
     table_columns = (
-        column(
-            "day",
-            link=lambda row: link_to("day", day=row["day"], query={"site": query.site}),
-        ),
+        column("day", link=lambda row: link_to("day", day=row["day"], query={"site": query.site})),
         column("status"),
         *count_columns(*_COMPLETED, *classes),
     )

@@ -51,11 +51,7 @@ from treehammer.web.page import PageContent, PageResources
 from treehammer.web.page_service import PageContext
 from treehammer.web.pages import load_pages, sign_in_page
 from treehammer.web.sections import Link, Paragraph, end_sentence, headline, quiet
-from treehammer.web.service.middleware import (
-    AuditJournal,
-    RequestLog,
-    SlashRedirects,
-)
+from treehammer.web.service.middleware import AuditJournal, RequestLog, SlashRedirects
 
 #: Seconds for the last measurements to be written when the service stops.
 WRITER_CLOSE_TIMEOUT_S = 5.0
@@ -135,9 +131,7 @@ def create_app(
     render = pages.render_refusal
     app = Starlette(
         routes=routes,
-        middleware=[
-            Middleware(RequestLog, render=render, metrics=metrics, journal=journal),
-        ],
+        middleware=[Middleware(RequestLog, render=render, metrics=metrics, journal=journal)],
         exception_handlers=dict.fromkeys(
             (responses.RequestRefusedError, HTTPException, ClientDisconnect),
             partial(responses.handle_error, render),

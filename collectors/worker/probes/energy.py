@@ -65,11 +65,7 @@ class EnergyMeter:
         joules = self._total_uj / 1e6
         idle_joules = self._idle_w * (time.monotonic() - self._start)
         fraction = compute_share(idle_joules, joules) if joules > 0 else None
-        return {
-            "energy_j": joules,
-            "energy_idle_w": self._idle_w,
-            "energy_idle_fraction": fraction,
-        }
+        return {"energy_j": joules, "energy_idle_w": self._idle_w, "energy_idle_fraction": fraction}
 
 
 def _find_counters() -> Dict[str, int]:

@@ -236,8 +236,7 @@ class Execution:
         assert self._prepared is not None
         self.record.values.update(root_provider=self._spec.software.provider, **run.outcome.values)
         reported = execution_record.read_payload_result(
-            os.path.join(self.folder, RESULT_FILE),
-            self._context.job.payload_of(self._spec).metrics,
+            os.path.join(self.folder, RESULT_FILE), self._context.job.payload_of(self._spec).metrics
         )
         self.record.add_result(reported)
         self._name_data_server(reported.values.get("data_server"))

@@ -177,9 +177,7 @@ class JobContext:
         }
         credential_checks.resolve_credentials(self.base_env, os.path.abspath(job_folder))
         credential_checks.unpack_authorities(
-            self.base_env,
-            os.path.abspath(job_folder),
-            os.path.join(self.work, "authorities"),
+            self.base_env, os.path.abspath(job_folder), os.path.join(self.work, "authorities")
         )
         for folder in (self.work, *(os.path.join(output, name) for name in ("logs", "records"))):
             os.makedirs(folder, exist_ok=True)

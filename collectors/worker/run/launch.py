@@ -214,10 +214,7 @@ class Launch:
 
     def _record_turns(self, record: TurnRecord) -> None:
         times: Dict[str, Dict[str, List[int]]] = {
-            side: {
-                "cpu": [turn.cpu_ns for turn in turns],
-                "wall": [turn.wall_ns for turn in turns],
-            }
+            side: {"cpu": [turn.cpu_ns for turn in turns], "wall": [turn.wall_ns for turn in turns]}
             for side, turns in record.turns.items()
         }
         for side, execution in self._by_side.items():

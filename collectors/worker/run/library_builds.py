@@ -59,11 +59,7 @@ def build_libraries(
 
 
 def _run_build(
-    context: JobContext,
-    spec: ExecutionSpec,
-    build: BuildCommand,
-    setup: SoftwareSetup,
-    folder: str,
+    context: JobContext, spec: ExecutionSpec, build: BuildCommand, setup: SoftwareSetup, folder: str
 ) -> Optional[Failure]:
     shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted attempt
     shutil.copytree(context.locate_payload(spec), folder, symlinks=True)

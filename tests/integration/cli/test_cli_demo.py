@@ -27,11 +27,7 @@ from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def query(demo: DemoRun, sql: str) -> list[Any]:

@@ -123,11 +123,7 @@ def test_placement_writes_through_what_an_rse_offers(
 @pytest.mark.parametrize("name", ["voms", "voms-https"])
 @pytest.mark.parametrize(
     ("holder", "failures"),
-    [
-        (MEMBER, ("", "refused", "refused")),
-        (WRITER, ("", "", "")),
-        (STRANGER, ("refused",) * 3),
-    ],
+    [(MEMBER, ("", "refused", "refused")), (WRITER, ("", "", "")), (STRANGER, ("refused",) * 3)],
 )
 def test_voms_attributes_decide_about_reading_and_writing(
     secure: SecureDoors,

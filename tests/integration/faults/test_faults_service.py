@@ -117,19 +117,14 @@ def test_import_survives_repeated_kills(tmp_path: Path, database: str) -> None:
 
 
 def test_service_survives_restarts_of_database_server(
-    authority: CertificateAuthority,
-    tmp_path: Path,
-    postgresql: SharedPostgresServer,
+    authority: CertificateAuthority, tmp_path: Path, postgresql: SharedPostgresServer
 ) -> None:
     url = postgresql.url(postgresql.make_database())
     service = RunningService(tmp_path, url, authority)
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
-        for end, away_s in (
-            (postgresql.stop, 1.0),
-            (postgresql.crash, 0.3),
-        ):
+        for end, away_s in ((postgresql.stop, 1.0), (postgresql.crash, 0.3)):
             crowd.wait_for_acknowledgments(30)
             end()
             time.sleep(away_s)

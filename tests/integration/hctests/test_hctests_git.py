@@ -587,11 +587,7 @@ def test_credentials_are_masked_in_errors(settings: Settings, spec: str) -> None
 
 @pytest.mark.parametrize("form", ["git@host.example:{path}", "ssh://git@host.example{path}"])
 def test_ssh_address(
-    origin: Path,
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: str,
+    origin: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     # A substitute for ssh that runs the remote command here and records the host.
     stand_in = tmp_path / "ssh-stand-in"

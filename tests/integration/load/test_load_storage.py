@@ -243,11 +243,7 @@ def count_done(rows: list[Row]) -> Counter[str]:
 
 @pytest.mark.parametrize(("door", "direction"), WAYS)
 def test_programs_copy_files_and_compare_their_content(
-    start: Any,
-    storage: XrootdStorage,
-    programs: dict[str, str],
-    door: str,
-    direction: str,
+    start: Any, storage: XrootdStorage, programs: dict[str, str], door: str, direction: str
 ) -> None:
     area = find_area(storage, door)
     axes = {"clients": 2, "files": 2, "size_mb": 5.0, "direction": direction, "client": "protocol"}
@@ -303,10 +299,7 @@ def test_calls_of_transfers_are_timed_by_themselves(
     assert list_area(storage) == []
 
 
-@pytest.mark.parametrize(
-    ("door", "axes"),
-    [("root", {"rate_hz": 10}), ("http", {"files": 10})],
-)
+@pytest.mark.parametrize(("door", "axes"), [("root", {"rate_hz": 10}), ("http", {"files": 10})])
 def test_deleted_files_are_watched_until_they_are_gone(
     start: Any, storage: XrootdStorage, door: str, axes: dict[str, Any]
 ) -> None:

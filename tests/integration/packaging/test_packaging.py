@@ -43,12 +43,7 @@ def run(*command: str | Path, folder: Path = Path("/"), **environment: str) -> s
     """Run a command outside the checkout and return its output."""
     words = [str(word) for word in command]
     done = subprocess.run(
-        words,
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        words, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False
     )
     if done.returncode and re.search("Failed to fetch|No matching distribution", done.stderr):
         skip_or_fail(f"the package index cannot be reached: {done.stderr}")

@@ -113,12 +113,7 @@ def exports(
         ready = Path(release(version).location)
         (folder / ready.name).symlink_to(ready)
         file = folder / "results.root"
-        export_file(
-            store,
-            Selection(),
-            file,
-            software_dir=folder,
-        )
+        export_file(store, Selection(), file, software_dir=folder)
         trees[version] = ExportedTree(file, rows)
     return trees
 

@@ -44,8 +44,7 @@ def test_campaign_runs_at_many_sites(user: GridUser) -> None:
     )
     sites = ",".join(user.sites)
     campaign = user.submit_campaign(
-        *("--sites", sites, "--in-flight", "2", "--name", 'mine "$(x)" $$(y)'),
-        *("-S", "repeats=1"),
+        *("--sites", sites, "--in-flight", "2", "--name", 'mine "$(x)" $$(y)'), *("-S", "repeats=1")
     )
     attributes = ("JobBatchName", "TreehammerSite", "RequestMemory", "RequestDisk", "RequestCpus")
     output = user.follow_campaign("last")

@@ -108,13 +108,7 @@ class SixSitesUser(GridUser):
 def six_sites_grid() -> Iterator[Grid]:
     """Testbed of four sites, two of them secure, a second pool and ARC; no ROOT."""
     with run_testbed(
-        "six",
-        build_components,
-        4,
-        second_pool=True,
-        secure_sites=2,
-        arc=True,
-        releases=(),
+        "six", build_components, 4, second_pool=True, secure_sites=2, arc=True, releases=()
     ) as testbed:
         yield testbed
 

@@ -101,11 +101,7 @@ def xrdfs(grid: Grid, door: Door, *words: str, patience_s: float = 20.0) -> byte
     host, port = address(door)
     try:
         done = subprocess.run(
-            [
-                programs_folder(SUITE, grid.box.cache) / "xrdfs",
-                f"{host}:{port}",
-                *words,
-            ],
+            [programs_folder(SUITE, grid.box.cache) / "xrdfs", f"{host}:{port}", *words],
             env={"XRD_CONNECTIONWINDOW": "2", "XRD_CONNECTIONRETRY": "1"},
             capture_output=True,
             check=False,

@@ -245,10 +245,7 @@ def test_upgrade_is_recorded_while_a_job_reads(
     site = sites_file.read_sites_file(sites_file_path(storage.box)).sites["SITE_A"]
     assert {
         door.name: door.version for door in site.doors if door.name in ("stable", "testing")
-    } == {
-        "stable": "5.8.1",
-        "testing": "5.8.1",
-    }
+    } == {"stable": "5.8.1", "testing": "5.8.1"}
 
 
 def test_cache_and_origin_are_upgraded_apart_and_at_a_distance(
@@ -381,10 +378,7 @@ def test_patrol_finds_a_slow_release_of_a_server(
     write_test(tmp_path, TIMED_DEFINITION, script)
     slow_release = install_slow_release(storage, storage.box.folder / "slow")
     file = parse_patrol_file(PATROL_TOML, tmp_path / "patrol.toml")
-    with (
-        Store.open(settings.database) as store,
-        open_patrol(settings, file) as patrol,
-    ):
+    with Store.open(settings.database) as store, open_patrol(settings, file) as patrol:
 
         def has(condition: Callable[[], object]) -> bool:
             patrol.run_round()

@@ -87,8 +87,7 @@ def read_report(url: str) -> PatrolReport:
 
 
 def test_one_of_two_patrols_leads_and_the_other_takes_over(
-    tmp_path: Path,
-    postgresql: SharedPostgresServer,
+    tmp_path: Path, postgresql: SharedPostgresServer
 ) -> None:
     make_test(tmp_path)
     (tmp_path / "patrol.toml").write_text(PATROL_TOML)

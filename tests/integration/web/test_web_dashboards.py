@@ -27,12 +27,7 @@ pytestmark = pytest.mark.xdist_group("monitoring")
 
 DASHBOARDS = sorted((DEPLOYMENT / "grafana").glob("*.json"))
 #: Panels of events that occur neither in the sample data nor in this service.
-EMPTY_PANELS = {
-    "Failed writes",
-    "Measurements written",
-    "Refused requests",
-    "Time of a commit",
-}
+EMPTY_PANELS = {"Failed writes", "Measurements written", "Refused requests", "Time of a commit"}
 
 
 def load_dashboard(file: Path) -> dict[str, Any]:

@@ -314,8 +314,7 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
         "float": FLOAT | INT.map(lambda number: number % 2**53),
         "bool": st.booleans(),
         "ints": st.lists(
-            st.integers(0, INT64_LIMIT - 1) if metric.minimum == 0 else INT,
-            max_size=5,
+            st.integers(0, INT64_LIMIT - 1) if metric.minimum == 0 else INT, max_size=5
         ),
         "floats": st.lists(FLOAT, max_size=5),
     }

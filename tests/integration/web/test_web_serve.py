@@ -90,9 +90,7 @@ def administrator(tmp_path: Path) -> Iterator[Administrator]:
     admin.clean()
 
 
-def test_serve_stores_measurements_and_ends_in_time(
-    administrator: Administrator,
-) -> None:
+def test_serve_stores_measurements_and_ends_in_time(administrator: Administrator) -> None:
     file = administrator.folder / "alice.key"
     made = administrator.types(
         "token", "create", "--role", "submit", "--name", "a", "-o", str(file)

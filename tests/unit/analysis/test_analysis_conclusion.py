@@ -111,11 +111,7 @@ def make_row(
         ),
         (Verdict.ONLY_IN_A, None, f"ROOT {B} was not measured"),
         (Verdict.ONLY_IN_B, None, f"ROOT {A} was not measured"),
-        (
-            Verdict.FAILED,
-            None,
-            f"ROOT {B} and {A} are not compared, because measurements failed",
-        ),
+        (Verdict.FAILED, None, f"ROOT {B} and {A} are not compared, because measurements failed"),
     ],
 )
 def test_every_verdict_has_a_sentence(
@@ -379,10 +375,7 @@ def test_results_that_differ_come_before_times() -> None:
 
 
 def test_wall_time_that_lacks_jobs_is_no_news() -> None:
-    rows = [
-        make_row(Verdict.SLOWER, MORE),
-        make_row(Verdict.UNDECIDED, UNCLEAR, metric=WALL),
-    ]
+    rows = [make_row(Verdict.SLOWER, MORE), make_row(Verdict.UNDECIDED, UNCLEAR, metric=WALL)]
     assert "wall" not in describe_conclusion(rows)
     assert "undecided" in describe_conclusion(rows[1:])
 

@@ -57,11 +57,7 @@ BUSY = {
 }
 REMOTE = {"address_family": "IPv4", "client_cached_fraction": None}
 #: Reads that wait for 20 s in each pass.
-WAITING = {
-    "payload_wall_s": 51.0,
-    "pass_loop_wall_s": [25.0, 25.0],
-    "perfstats_read_s": 20.0,
-}
+WAITING = {"payload_wall_s": 51.0, "pass_loop_wall_s": [25.0, 25.0], "perfstats_read_s": 20.0}
 
 CASES: dict[Cause, dict[str, Any]] = {
     Cause.DESERIALIZATION: {},
@@ -347,11 +343,7 @@ def test_bytes_of_an_rntuple_are_those_of_its_pages() -> None:
             TimePart.DESERIALIZATION,
             "CPU bound: 60 % deserialization and the loop, 40 % decompression",
         ),
-        (
-            {"perfstats_unzip_s": 1.96},
-            TimePart.DECOMPRESSION,
-            "CPU bound: 98 % decompression",
-        ),
+        ({"perfstats_unzip_s": 1.96}, TimePart.DECOMPRESSION, "CPU bound: 98 % decompression"),
         (
             {**SLOW, "perfstats_read_s": 8.0},
             TimePart.READS,

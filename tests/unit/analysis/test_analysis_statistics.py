@@ -334,8 +334,7 @@ FALSE_VERDICTS = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)
 
 
 @pytest.mark.parametrize(
-    ("max_launches", "looks"),
-    [(5, (5,)), (39, (5, 10, 20)), (40, (5, 10, 20, 40)), (80, LOOKS)],
+    ("max_launches", "looks"), [(5, (5,)), (39, (5, 10, 20)), (40, (5, 10, 20, 40)), (80, LOOKS)]
 )
 def test_limit_leaves_the_looks_up_to_it(max_launches: int, looks: tuple[int, ...]) -> None:
     assert plan_looks(max_launches).looks == looks

@@ -234,10 +234,7 @@ def test_job_of_a_load_reads_through_bundled_doors_in_turns(tmp_path: Path) -> N
     assert limits == [20, 2, 40]
     caches = {e["identity"]["door"]: e["server_cache"] for e in job["executions"]}
     evict = "xrdfs {server} cache evict {path}"
-    assert caches == {
-        "near": None,
-        "cache": {"evict": evict, "files": "/cache", "monitor": ""},
-    }
+    assert caches == {"near": None, "cache": {"evict": evict, "files": "/cache", "monitor": ""}}
     refused = site.replace(doors=(near, cache.replace(load=None)))
     (line,) = list_violations(make_grid_plan(tmp_path / "no", BUNDLED_LOAD, refused))
     assert line.startswith("Door cache of site SITE_A permits no load tests")

@@ -17,11 +17,7 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, parse_events
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.job_events import EventType, JobEvent, JobEvents
-from treehammer.submit.batch.htcondor.pool import (
-    HTCondorPool,
-    PoolConnection,
-    PoolUnreachableError,
-)
+from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolConnection, PoolUnreachableError
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
 from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, JobDescription, JobStatus
@@ -104,10 +100,7 @@ def test_only_failed_reconnect_ends_start() -> None:
         event(RECONNECT_FAILED, 50, 1, Reason="lease expired", StartdName="slot1@x"),
         event(EVICTED, 51, 1, Reason="lease expired"),
     )
-    assert (seen.starts[1].event, seen.starts[1].reason) == (
-        "lost",
-        "slot1@x: lease expired",
-    )
+    assert (seen.starts[1].event, seen.starts[1].reason) == ("lost", "slot1@x: lease expired")
 
 
 def test_later_start_ends_earlier_one_without_events() -> None:

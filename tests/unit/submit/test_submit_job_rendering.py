@@ -437,10 +437,7 @@ def test_folder_arrives_as_folder(tmp_path: Path, authority: CertificateAuthorit
 
     env = JobCredentials(authorities=source).environment()
     unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
-    assert env == {
-        "X509_CERT_FILE": str(bundle),
-        "X509_CERT_DIR": str(tmp_path / "unpacked"),
-    }
+    assert env == {"X509_CERT_FILE": str(bundle), "X509_CERT_DIR": str(tmp_path / "unpacked")}
     assert [path.name for path in (tmp_path / "unpacked").iterdir()] == [name]
     certificates = make_tls_context(env).get_ca_certs()
     assert any("Treehammer" in str(certificate["subject"]) for certificate in certificates)

@@ -120,10 +120,7 @@ def test_software_that_no_node_has_is_refused(
     ("text", "folder"),
     [
         (SHELL_TEST + LOAD, "load/"),
-        (
-            '[test]\nname = "x"\npayload = "any"\n[settings]\ncommand = "true"\n',
-            "tracer/",
-        ),
+        ('[test]\nname = "x"\npayload = "any"\n[settings]\ncommand = "true"\n', "tracer/"),
     ],
 )
 def test_test_is_refused_without_its_vertical(

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
-from plan_factory import (
-    TrackingHarness,
-    make_grid_site,
-    make_settings,
-)
+from plan_factory import TrackingHarness, make_grid_site, make_settings
 from repository_code import call_command, invoke_command
 
 from treehammer.collectors import worker_zipapp

@@ -155,10 +155,7 @@ class SearchStarted(Exception):
 
 @pytest.mark.parametrize(
     ("options", "sites", "from_sites"),
-    [
-        ([], ("local",), ()),
-        (["--site", "FAR", "--from", "local"], ("FAR",), ("local",)),
-    ],
+    [([], ("local",), ()), (["--site", "FAR", "--from", "local"], ("FAR",), ("local",))],
 )
 def test_a_site_may_read_the_storage_of_another(
     options: list[str],

@@ -146,9 +146,7 @@ def compare(address: str, table: PageTable, rows: list[dict[str, Any]]) -> int:
     return compared
 
 
-def test_tables_are_sorted_by_every_column(
-    filled_service: ServiceThread,
-) -> None:
+def test_tables_are_sorted_by_every_column(filled_service: ServiceThread) -> None:
     """Each request sorts all tables of a page by another column."""
     for address in ("/campaigns/over", "/compare/comparison"):
         orders: dict[str, list[str]] = {}

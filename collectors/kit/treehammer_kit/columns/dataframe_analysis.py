@@ -22,13 +22,7 @@ from ..pass_summary import (
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from ..pyroot import declare
-from ..read_passes import (
-    FileSurvey,
-    ReadPasses,
-    check_same_branches,
-    raise_on_failure,
-    read_phases,
-)
+from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure, read_phases
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
 

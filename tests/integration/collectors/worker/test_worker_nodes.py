@@ -232,10 +232,7 @@ def test_each_kind_of_node_is_judged(
     sandbox.bench.write_job(payload, make_spec(**execution), kind=kind, limits=LIMITS)
     pythons = {"TREEHAMMER_PYTHONS": sys.executable}
     ran = sandbox.run(
-        node.options,
-        {**pythons, **node.environment},
-        limits=node.limits,
-        prefix=node.prefix,
+        node.options, {**pythons, **node.environment}, limits=node.limits, prefix=node.prefix
     )
     values = ran.record_values
     failure = f"{values.get('failure_class', '')}/{values.get('failure_kind', '')}".strip("/")

@@ -71,11 +71,7 @@ def prepare(text: str) -> SoftwareRequest:
 
 @pytest.mark.root
 def test_root_reads_the_same_values_through_both_doors(
-    bench: Any,
-    make_spec: Any,
-    store: ObjectStore,
-    tree_file: InputFile,
-    keys: None,
+    bench: Any, make_spec: Any, store: ObjectStore, tree_file: InputFile, keys: None
 ) -> None:
     """6.38 reads S3 itself; 6.40 has no class for it, and reads a staged copy."""
     with run_storage(network.PROXY, sites=1) as storage:

@@ -117,10 +117,7 @@ def make_read(
 
 
 def test_proxy_opens_a_door_with_x509(
-    bench: Any,
-    secure: SecureDoors,
-    make_read: Callable[..., Any],
-    tmp_path: Path,
+    bench: Any, secure: SecureDoors, make_read: Callable[..., Any], tmp_path: Path
 ) -> None:
     proxy = secure.part.authority.write_proxy(tmp_path / "proxy", 900)
     env = {**secure.environment(), "X509_USER_PROXY": str(proxy)}

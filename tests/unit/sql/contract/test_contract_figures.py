@@ -43,10 +43,7 @@ def filled(
 ) -> Iterator[Store]:
     """A store of random measurements, which tests only read."""
     folder = tmp_path_factory.mktemp("filled")
-    with (
-        create_database(backend, request, folder, has_store=True) as url,
-        Store.open(url) as store,
-    ):
+    with create_database(backend, request, folder, has_store=True) as url, Store.open(url) as store:
         store.add(_random_set(1, ROW_COUNT))
         yield store
 

@@ -115,10 +115,7 @@ def test_one_campaign(filled: Store) -> None:
     assert span[1] >= span[0]
     assert campaign_queries.load_time_span_us(filled, "nothing") is None
     failed = campaign_queries.count_failures(filled, "new", campaign_counts.CampaignCount({}))
-    assert failed == [
-        FailureCount("lost", "A", attempts=1),
-        FailureCount("evicted", "A", again=1),
-    ]
+    assert failed == [FailureCount("lost", "A", attempts=1), FailureCount("evicted", "A", again=1)]
     messages = campaign_queries.list_failure_messages(filled, "new")
     assert sorted((row.site, row.failure_class, row.message) for row in messages) == [
         ("A", "open", "no such file"),
