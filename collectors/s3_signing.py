@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, Mapping, Optional
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
+from .shared_files import read_document
+
 #: Variable that names a file with keys, as other S3 clients use it, and the file without it.
 CREDENTIALS_VARIABLE = "AWS_SHARED_CREDENTIALS_FILE"
 _USUAL_FILE = "~/.aws/credentials"
@@ -92,11 +94,10 @@ def read_keys(path: str) -> Dict[str, S3Keys]:
     """
     parser = configparser.RawConfigParser(default_section="", strict=False)
     try:
-        with open(path, encoding="utf-8") as stream:
-            parser.read_file(stream)
+        parser.read_string(read_document(path))
     except OSError as error:
         raise S3CredentialError(f"{path} cannot be read: {error.strerror}") from None
-    except (configparser.Error, UnicodeDecodeError):  # their messages repeat lines
+    except (configparser.Error, ValueError):  # their messages repeat lines
         raise S3CredentialError(f"{path} is no file of sections with name = value") from None
     keys = {}
     for section in parser.sections():

@@ -5,6 +5,7 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
+import codecs
 import errno
 import fcntl
 import os
@@ -16,6 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 #: ``errno`` values for a full disk or an exceeded quota.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+
+#: Far more than any catalogue of sites or list of results has.
+MAX_DOCUMENT_BYTES = 200_000_000
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -105,6 +109,38 @@ def read_regular_file(path: PathLike, max_bytes: int) -> str:
     if len(content) > max_bytes:
         raise FileTooLargeError(f"larger than {max_bytes} bytes")
     return content.decode("utf-8")
+
+
+def open_document(path: PathLike) -> BinaryIO:
+    """Open a file that a person names, or a pipe of the shell such as ``<(command)``.
+
+    Raises:
+        IrregularFileError: it is neither; a FIFO with a name may have no writer.
+        OSError: it cannot be opened.
+    """
+    target = os.path.realpath(path)
+    is_stream = target == os.devnull or "/fd/pipe:[" in target
+    return open(path, "rb") if is_stream else open_regular_file(path, follows_links=True)
+
+
+def read_document(path: PathLike) -> str:
+    """Read the text of a file that a person names, as :func:`open_document` opens it.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is not UTF-8, possibly behind a byte order mark, or larger than any document.
+    """
+    with open_document(path) as stream:
+        content = stream.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise FileTooLargeError(f"larger than {MAX_DOCUMENT_BYTES // 1_000_000} MB")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError("text in UTF-16; save it as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"not UTF-8 text: byte {content[error.start]:#x} in line {line}") from None
 
 
 def read_file_end(path: PathLike, max_bytes: int) -> str:

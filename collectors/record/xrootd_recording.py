@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from itertools import chain
 from typing import (
     Any,
     Container,
@@ -44,6 +45,8 @@ OPERATION_BY_ACTION: Mapping[str, str] = {
 _READS, _WRITES = ("read", "vector_read"), ("write", "vector_write")
 _SUCCESS = "[SUCCESS]"
 _COLUMNS = 6
+#: Offsets, sizes and times are below it; NaN is not.
+_MAX_NUMBER = 1 << 63
 #: Characters of the longest cell: a vector read of thousands of pieces.
 _MAX_CELL = 1 << 24
 
@@ -121,17 +124,17 @@ def parse_recording(lines: Iterable[str]) -> List[RecordedOperation]:
     """
     csv.field_size_limit(_MAX_CELL)
     reader = csv.reader(lines)
-    rows: List[_Row] = []
+    rows: List[Tuple[RecordedOperation, str]] = []
     broken = 0
     try:
         for cells in reader:
             if broken:
                 raise RecordingError(f"line {broken} is not a row of the XRootD client's recorder")
-            row = _parse_row(cells)
-            if row is None:
+            operation = _parse_row(cells)
+            if operation is None:
                 broken = reader.line_num
             else:
-                rows.append(row)
+                rows.append((operation, cells[0]))
     except csv.Error as error:
         raise RecordingError(f"line {reader.line_num}: {error}") from error
     if not rows:
@@ -139,30 +142,29 @@ def parse_recording(lines: Iterable[str]) -> List[RecordedOperation]:
     return list(_number_handles(sorted(rows)))
 
 
-#: Start, end, operation and cells of a row.
-_Row = Tuple[float, float, str, List[str]]
-
-
-def _parse_row(cells: List[str]) -> Optional[_Row]:
+def _parse_row(cells: List[str]) -> Optional[RecordedOperation]:
+    """Parse a row, without the number of its file; None if a cell cannot be the plug-in's."""
     try:
-        row = float(cells[2]), float(cells[4]), OPERATION_BY_ACTION[cells[1]], cells
+        start_s, end_s, name = float(cells[2]), float(cells[4]), OPERATION_BY_ACTION[cells[1]]
+        succeeded, response = cells[5].strip() == _SUCCESS, "".join(cells[_COLUMNS : _COLUMNS + 1])
+        operation = RecordedOperation(start_s, end_s, name, -1, cells[3], succeeded, response)
+        numbers = [start_s, end_s, operation.bytes, operation.writes if name == "open" else 0]
+        if name in _READS:
+            numbers += chain.from_iterable(operation.chunks)
     except (ValueError, KeyError, IndexError):
         return None
-    return row if len(cells) >= _COLUMNS else None
+    return operation if all(0 <= number <= _MAX_NUMBER for number in numbers) else None
 
 
-def _number_handles(rows: Iterable[_Row]) -> Iterator[RecordedOperation]:
+def _number_handles(rows: Iterable[Tuple[RecordedOperation, str]]) -> Iterator[RecordedOperation]:
     """Number the open files: the plug-in names them by an address, which is used again."""
     handles: Dict[str, int] = {}
     opened = 0
-    for start_s, end_s, name, row in rows:
-        if name == "open":
-            handles[row[0]] = opened
+    for operation, address in rows:
+        if operation.name == "open":
+            handles[address] = opened
             opened += 1
-        succeeded = row[5].strip() == _SUCCESS
-        response = row[6] if len(row) > _COLUMNS else ""
-        handle = handles.get(row[0], -1)
-        yield RecordedOperation(start_s, end_s, name, handle, row[3], succeeded, response)
+        yield operation._replace(handle=handles.get(address, -1))
 
 
 class RecordingFigures(NamedTuple):

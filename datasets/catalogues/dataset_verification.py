@@ -120,7 +120,7 @@ def check_added_files(name: str, paths: Sequence[Path]) -> None:
     check_new_name(name)
     for path in paths:
         if not path.is_file():
-            raise DatasetError("there is no such file", where=str(path))
+            raise DatasetError("there is no regular file of this name", where=str(path))
     names = choose_file_names(paths)
     if len(set(names)) < len(names) or MANIFEST_NAME in names:
         raise DatasetError(

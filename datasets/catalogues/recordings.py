@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from treehammer.collectors.record.xrootd_recording import (
     RecordingFigures,
     parse_recording,
 )
+from treehammer.collectors.shared_files import open_regular_file, read_document
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, describe_file
 from treehammer.datasets.manifest import RAW_LAYOUT, RECORDING, Manifest, digest_file
 from treehammer.errors import DatasetError
@@ -62,7 +64,7 @@ def add_recording(
 def _read_process(path: Path) -> Mapping[str, Any]:
     """Read the description of the recorded process; empty without any."""
     try:
-        document = load_json(path.read_text(encoding="utf-8"))
+        document = load_json(read_document(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -76,8 +78,9 @@ def _read_process(path: Path) -> Mapping[str, Any]:
 
 def _measure_recording(path: Path, process: Mapping[str, Any]) -> RecordingFigures:
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            return RecordingFigures.measure(parse_recording(stream), process)
+        with open_regular_file(path, follows_links=True) as stream:
+            lines = TextIOWrapper(stream, "utf-8-sig", newline="")
+            return RecordingFigures.measure(parse_recording(lines), process)
     except OSError as error:
         raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except ValueError as error:

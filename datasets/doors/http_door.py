@@ -31,6 +31,7 @@ from treehammer.collectors.http_requests import (
 )
 from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, find_code, read_fields
 from treehammer.collectors.s3_signing import S3CredentialError, mask_signatures
+from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import find_scheme, make_tls_context
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.datasets.doors.observations import (
@@ -61,9 +62,7 @@ MAX_LISTING_BYTES = 1_000_000
 READ_BLOCK_BYTES = 1 << 20
 
 #: Remedy for answers that break the rules of range requests.
-RANGE_HINT = (
-    "Let the server and any proxy before it honor Range (RFC 9110, 14.2), as ROOT needs it."
-)
+RANGE_HINT = "Let the server and its proxies honor Range (RFC 9110, 14.2), as ROOT needs it."
 
 #: Remedy for a server that has too many requests, or no time for them (429, 503).
 OVERLOAD_HINT = (
@@ -99,8 +98,8 @@ class HttpDoor:
             session = self._open_session(prefix)
         except S3CredentialError as error:
             return ProbeResult(str(error), KEYS_HINT)
-        except (OSError, UnicodeDecodeError) as error:
-            cause = getattr(error, "strerror", None) or "is none"
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or error
             return ProbeResult(
                 f"the credential cannot be used: {cause}",
                 "Correct X509_USER_PROXY, BEARER_TOKEN_FILE.",
@@ -256,7 +255,7 @@ class HttpSession:
         token = os.environ.get("BEARER_TOKEN", "") if self.tls else ""
         file = os.environ.get("BEARER_TOKEN_FILE", "") if self.tls else ""
         if file and not token:
-            token = Path(file).read_text(encoding="utf-8").strip()
+            token = read_document(file).strip()
         return BearerToken.for_door(token, self.prefix, os.environ)
 
     def probe_target(self, target: ProbeTarget) -> ProbeResult:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.http_requests import Deadline, make_timed_response, same_origin
+from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -98,8 +99,8 @@ class RucioLogin:
         if self.key == TOKEN_VARIABLE:
             return os.environ.get(TOKEN_VARIABLE, "").strip()
         try:
-            return Path(self.credential).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+            return read_document(self.credential).strip()
+        except (OSError, ValueError):
             return ""
 
     def check(self) -> None:

@@ -27,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 
+from treehammer.collectors.shared_files import read_document
 from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME
 from treehammer.errors import DatasetError, suggest_nearest
 from treehammer.toml_documents import parse_toml
@@ -416,7 +417,7 @@ def load_spec(path: Path) -> AnySpec:
         DatasetError: the file cannot be read or is wrong; every mistake is named with its key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_document(path)
         document = parse_toml(text)
         kind: type[AnySpec] = (
             RawSpec if "raw" in document else MergedSpec if "merged" in document else GeneratedSpec

@@ -31,6 +31,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 from tree_sitter import Language, Node, Parser
 
+from treehammer.collectors.shared_files import read_document
 from treehammer.errors import InvalidDocumentError, suggest_nearest
 from treehammer.toml_documents import parse_toml
 
@@ -272,11 +273,11 @@ def read_document_text(
     """
     where = name or str(path)
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as cause:
-        raise error(f"is not UTF-8 text ({cause.reason})", where=where) from cause
+        return read_document(path)
     except OSError as cause:
         raise error(f"cannot be read ({cause.strerror})", where=where, hint=hint) from cause
+    except ValueError as cause:
+        raise error(f"cannot be read ({cause})", where=where) from cause
 
 
 def load_document(

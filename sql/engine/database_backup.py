@@ -17,6 +17,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 
+from treehammer.collectors.shared_files import open_regular_file
 from treehammer.errors import ConfigError, StoreError
 from treehammer.program_output import create_private_file, replace_file
 from treehammer.sql.engine.backend import (
@@ -118,7 +119,7 @@ def _require_backup_support(url: URL) -> None:
 
 def _require_format(file: Path, magic: bytes, database: str) -> None:
     try:
-        with file.open("rb") as stream:
+        with open_regular_file(file, follows_links=True) as stream:
             start = stream.read(len(magic))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error

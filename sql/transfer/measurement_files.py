@@ -94,7 +94,8 @@ def open_measurement_file(path: Path) -> Iterator[MeasurementFile]:
         MeasurementFileError: it cannot be read.
     """
     if not path.is_file():
-        raise MeasurementFileError("the file does not exist", where=str(path))
+        problem = "it is no regular file" if path.exists() else "the file does not exist"
+        raise MeasurementFileError(problem, where=str(path))
     if path.suffix.lower() != READABLE_SUFFIX:
         raise MeasurementFileError(
             "unsupported file format",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treehammer.collectors.shared_files import read_document
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.program_output import LOG_FORMATS, TEXT_FORMAT
 from treehammer.setting_parsers import (
@@ -240,7 +241,7 @@ def _parse_value(raw: RawValue) -> Any:
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     try:
-        document = parse_toml(path.read_text(encoding="utf-8"))
+        document = parse_toml(read_document(path))
     except OSError as error:
         raise ConfigError(
             f"cannot be read ({error.strerror})",

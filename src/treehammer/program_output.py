@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from treehammer.collectors.shared_files import read_document
 from treehammer.errors import ConfigError, StoreError
 
 _LOG = logging.getLogger("treehammer")
@@ -68,9 +69,9 @@ def read_secret_file(setting: str, path: Path | None) -> str:
         return ""
     where = f"{setting} {path}"
     try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        secret = read_document(path).strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", "") or error
         raise ConfigError(f"cannot be read ({reason})", where=where) from error
     if not secret:
         raise ConfigError("is empty", where=where)
@@ -146,9 +147,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        fields |= {
-            name: value for name, value in vars(record).items() if name not in _COMMON_ATTRIBUTES
-        }
+        fields |= {key: item for key, item in vars(record).items() if key not in _COMMON_ATTRIBUTES}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields, default=str)

@@ -21,6 +21,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, Validation
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
+from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
@@ -260,8 +261,7 @@ class CricImport:
         for resource in [*resources][1:]:
             self._skip(name, f"further compute element {resource}")
         if not resources:
-            reason = "imported without a batch selector; add requirements or grid_resource"
-            self._skip(name, reason)
+            self._skip(name, "imported without a batch selector; add requirements or grid_resource")
         return next(iter(resources), "")
 
 
@@ -275,7 +275,7 @@ def _split_endpoint(endpoint: str) -> SplitResult:
 
 def _read_entries(file: Path) -> Mapping[str, Any]:
     try:
-        document = load_json(file.read_text(encoding="utf-8"))
+        document = load_json(read_document(file))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
     except ValueError as error:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from itertools import filterfalse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.json_documents import RepeatedKeyError, load_json
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.collectors.shared_files import open_document
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.errors import ConfigError, NothingToDoError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE
@@ -58,9 +58,7 @@ _STORAGE = re.compile(
     r"|\beos\b|\bse\b|\bceph|lustre|gpfs|\bnfs\b",
     re.IGNORECASE,
 )
-_COMPUTING = re.compile(
-    r"\bce\b|condor|cream|arex|\barc(?!h)|comput|execution|batch|worker", re.IGNORECASE
-)
+_COMPUTING = re.compile(r"(?i)\bce\b|condor|cream|arex|\barc(?!h)|comput|execution|batch|worker")
 #: Services without which jobs run and storage answers, although their names may be similar.
 _AUXILIARY = re.compile(
     r"perfsonar|bdii|apel|argus|voms|squid|accounting|monitoring|cloud|openstack", re.IGNORECASE
@@ -191,7 +189,8 @@ def fetch_document(address: str) -> bytes:
     """
     if not address.startswith(("https://", "http://")):
         try:
-            content = Path(address).read_bytes()
+            with open_document(address) as stream:
+                content = stream.read(MAX_DOCUMENT_BYTES + 1)
         except OSError as error:
             raise ConfigError(f"cannot be read ({error.strerror})", where=address) from error
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.collectors.root_releases import list_root_releases
+from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError, TreehammerError
@@ -321,8 +322,8 @@ def _list_local_releases(place: Path) -> list[str]:
         if place.is_dir():
             names = [path.name for path in place.iterdir() if path.is_dir()]
             return sorted(name for name in names if _VERSION.fullmatch(name))
-        lines = place.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_document(place).splitlines()
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot be read ({getattr(error, 'strerror', '') or error})",
             where=f"releases.source {place}",

@@ -256,7 +256,7 @@ FAMILIES: Families = {
     ),
 }
 _JOB_FAMILIES: Families = {
-    "jobs": ("Unfinished jobs, by the last known state in their batch system.", ["state"]),
+    "jobs": ("Unfinished jobs, by the last known state in their batch system.", ["state"])
 }
 
 

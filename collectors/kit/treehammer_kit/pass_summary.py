@@ -302,7 +302,7 @@ def _summarize_latencies(passes: Sequence[PassRead]) -> Dict[str, Any]:
     parts = [sum(file.latencies[position] for file in files) for position in positions]
     starts = positions[::LATENCY_PARTS]
     values: Dict[str, Any] = {
-        "read_latency_hist": [sum(parts[start : start + LATENCY_PARTS]) for start in starts],
+        "read_latency_hist": [sum(parts[start : start + LATENCY_PARTS]) for start in starts]
     }
     if sum(parts):
         longest = max(file.longest_read_s for file in files)

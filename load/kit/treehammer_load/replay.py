@@ -212,7 +212,7 @@ def _fetch(file: LoadFile) -> str:
         raise PayloadError(
             "open", "checksum", "setup", f"{file.url} differs from its manifest: place it again"
         )
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")
 
 
 def _fetch_by_xrootd(file: LoadFile) -> bytes:

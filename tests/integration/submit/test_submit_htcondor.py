@@ -236,7 +236,7 @@ class TokenDesk(GridUser):
         )
         path = self.folder / "sites.toml"
         site = self.sites[self.grid.box.sites[0]].replace(
-            doors=(Door(name="file", protocol="file", prefix="/nowhere"),),
+            doors=(Door(name="file", protocol="file", prefix="/nowhere"),)
         )
         sites_file.write_sites_file([site], [pool], path)
         self.settings = replace(self.settings, sites_file=path)

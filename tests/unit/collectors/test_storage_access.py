@@ -28,6 +28,7 @@ from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.shared_files import (
     IrregularFileError,
     open_regular_file,
+    read_document,
     read_file_end,
     read_regular_file,
 )
@@ -477,6 +478,27 @@ def test_reads_are_bounded(tmp_path: Path) -> None:
 def test_devices_are_refused_behind_links_too() -> None:
     with pytest.raises(IrregularFileError, match="a device"):
         open_regular_file("/dev/zero", follows_links=True)
+
+
+def test_documents_of_people_are_files_or_pipes(tmp_path: Path) -> None:
+    fifo, document = tmp_path / "fifo", tmp_path / "document"
+    os.mkfifo(fifo)
+    with pytest.raises(IrregularFileError, match="a FIFO"):
+        read_document(fifo)
+    document.write_text("a = 1", encoding="utf-8-sig")
+    assert read_document(document) == "a = 1"
+    for encoding, problem in {
+        "utf-16": "UTF-16; save it as UTF-8",
+        "latin-1": "0xe9 in line 2",
+    }.items():
+        document.write_text("\né", encoding=encoding)
+        with pytest.raises(ValueError, match=problem):
+            read_document(document)
+    reader, writer = os.pipe()
+    os.write(writer, b"a = 1")
+    os.close(writer)
+    assert (read_document(f"/dev/fd/{reader}"), read_document(os.devnull)) == ("a = 1", "")
+    os.close(reader)
 
 
 def test_payload_result_must_be_a_file(irregular: Place) -> None:

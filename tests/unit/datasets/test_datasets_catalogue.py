@@ -306,7 +306,7 @@ def test_added_files_are_copied_and_recorded(
         (".mine", ["a.root"], "lower-case", "For example: mine"),
         ("..", ["a.root"], "lower-case", ""),
         ("reference-small", ["a.root"], "shipped", "Choose another."),
-        ("mine", ["none.root"], "no such file", ""),
+        ("mine", ["none.root"], "no regular file", ""),
         ("mine", ["a.root", "sub/a.root"], "names of their own", ""),
         ("mine", ["manifest.json"], "names of their own", ""),
     ],

@@ -114,7 +114,7 @@ def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest
         load_definition(tmp_path / "nowhere")
     folder = write_test()
     (folder / "test.toml").write_bytes(b"\xff\xfe[test]")
-    with pytest.raises(DefinitionError, match="not UTF-8"):
+    with pytest.raises(DefinitionError, match="UTF-16"):
         load_definition(folder)
     (folder / "test.toml").unlink()
     (folder / "test.toml").mkdir()

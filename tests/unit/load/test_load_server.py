@@ -450,7 +450,19 @@ def test_incomplete_last_row_is_left_out() -> None:
     [
         ((), "no operation"),
         ((RECORDED_ROWS[2].partition(",")[0] + "\n", RECORDED_ROWS[0]), "line 1 is not a row of"),
-        ((RECORDED_ROWS[0], "some,other,table\n", RECORDED_ROWS[1]), "line 2 is not a row of"),
+        *(
+            ((RECORDED_ROWS[0], damaged, RECORDED_ROWS[1]), "line 2 is not a row of")
+            for damaged in (
+                "some,other,table\n",
+                row(7, "Read", float("nan"), 2, "0;9;0", "9"),
+                row(7, "Read", 1, float("inf"), "0;9;0", "9"),
+                row(7, "Read", -2 * START, 2, "0;9;0", "9"),
+                row(7, "Read", 1, 2, "-9;9;0", "9"),
+                row(7, "VectorRead", 1, 2, "0;9;9;0", "9"),
+                row(7, "Write", 1, 2, "0;-9;0"),
+                row(7, "Open", 1, 2, URL),
+            )
+        ),
     ],
 )
 def test_other_files_are_refused(rows: tuple[str, ...], message: str) -> None:

@@ -436,5 +436,5 @@ def test_gate_stops_a_loop_between_two_entries(tmp_path: Path) -> None:
     subprocess.run(["c++", "-std=c++17", include, "-o", program, source], check=True)
     output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     assert output.split() == [
-        *("3", "3", "destroyed", "10", "10", "unreadable", "end", "destroyed"),
+        *("3", "3", "destroyed", "10", "10", "unreadable", "end", "destroyed")
     ]
