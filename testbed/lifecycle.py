@@ -33,6 +33,8 @@ from treehammer.testbed.workspace import (
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.1
 LOG_LINES = 15
+#: Seconds in which processes that had no mark yet when others were killed may end.
+REMOVAL_TIMEOUT_S = 10.0
 #: Rounds of looking for processes that were forked while others were killed.
 KILL_ROUNDS = 50
 #: Daemons started by this process, which reaps them; those of others are children of init.
@@ -282,19 +284,32 @@ def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
 
 
 def _remove_workspace(box: Workspace) -> bool:
-    existed = box.folder.exists() or bool(process_search.find_processes(box.folder))
-    # All data are removed, so that an orderly end of the daemons would only take time.
-    kill_processes(box.folder)
-    if box.folder.exists():
-        # A job may leave folders that their owner cannot write to.
-        for path, names, _ in os.walk(box.folder):
-            for folder in (Path(path, name) for name in names):
-                if not folder.is_symlink():
-                    folder.chmod(0o700)
-        shutil.rmtree(box.folder)
+    is_left = existed = box.folder.exists() or bool(process_search.find_processes(box.folder))
+    until = time.monotonic() + REMOVAL_TIMEOUT_S
+    while is_left:
+        # All data are removed, so that an orderly end of the daemons would only take time.
+        kill_processes(box.folder)
+        try:
+            _remove_folder(box.folder)
+        except OSError:
+            # A process whose program only began when its parent was killed had no mark, and writes.
+            if time.monotonic() > until:
+                raise
+            time.sleep(POLL_S)
+        is_left = box.folder.exists() or bool(process_search.find_processes(box.folder))
     with suppress(OSError):  # there are other testbeds, or none
         box.folder.parent.rmdir()
     return existed
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder, with subfolders of jobs that their owner cannot write to."""
+    for path, names, _ in os.walk(folder):
+        for subfolder in (Path(path, name) for name in names):
+            if not subfolder.is_symlink():
+                subfolder.chmod(0o700)
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:

@@ -82,12 +82,10 @@ def run_daemon(name: str, pid: int, start_ticks: int) -> RunningDaemon:
 
 
 def test_state_round_trip(tmp_path: Path) -> None:
+    channels = cli.parse_channels(["stable=bookworm", "testing=sid"])
+    assert channels == (("stable", "bookworm"), ("testing", "sid"))
     state = WorkspaceState(
-        sites=("A", "B"),
-        second_pool=True,
-        releases=("6.40.00",),
-        ready=True,
-        daemons=(run_daemon("x", 1, 2),),
+        sites=("A", "B"), channels=channels, ready=True, daemons=(run_daemon("x", 1, 2),)
     )
     lifecycle.write_state(tmp_path, state)
     assert lifecycle.read_state(tmp_path) == state
@@ -184,15 +182,6 @@ def test_settings_of_servers_are_checked(boxes: Path, words: str, expected: str)
     result = run(boxes, "configure", *words.split())
     assert isinstance(result.exception, ConfigError)
     assert expected in str(result.exception)
-
-
-def test_channels_are_part_of_the_state(boxes: Path) -> None:
-    channels = (("stable", "bookworm"), ("testing", "sid"))
-    assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == channels
-    (boxes / "testbed").mkdir(parents=True)
-    state = WorkspaceState(sites=("SITE_A",), channels=channels)
-    lifecycle.write_state(boxes / "testbed", state)
-    assert lifecycle.read_state(boxes / "testbed") == state
 
 
 def test_status_lists_running_daemons(boxes: Path) -> None:
@@ -359,6 +348,17 @@ def test_testbed_ends_with_its_killed_owner(tmp_path: Path) -> None:
             owner.kill()
     wait_until(lambda: not process_search.find_processes(folder), "all processes end", 60)
     assert not folder.exists()
+
+
+def test_down_outlasts_process_that_still_writes(settings: Settings) -> None:
+    box = workspace.define_workspace("one", 1, settings)
+    box.folder.mkdir(parents=True)
+    # Without the mark, as a program that begins while the process that starts it is killed.
+    writer = ["timeout", "2", "sh", "-c", 'while :; do : > "$0/$((n+=1))"; done', str(box.folder)]
+    with subprocess.Popen(writer, stderr=subprocess.DEVNULL):
+        wait_until(lambda: len(list(box.folder.iterdir())) > 500, "it writes")
+        assert lifecycle.take_down(box, print)
+    assert not box.folder.exists()
 
 
 def test_servers_that_tests_start_end_with_the_run() -> None:
