@@ -228,7 +228,8 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
     """Format a ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
     if low is None or high is None:
         return format_significant(value)
-    return f"{value:.2f} ({low:.2f} … {high:.2f})"
+    texts = [f"{n:.2f}" if value >= 0.1 else format_significant(n, 2) for n in (value, low, high)]
+    return f"{texts[0]} ({texts[1]} … {texts[2]})"
 
 
 def describe_scope(row: VerdictRow) -> str:
