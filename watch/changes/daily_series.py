@@ -163,10 +163,10 @@ def average_days(members: Sequence[DailySeries]) -> Iterator[PooledDay]:
         for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
             residuals[int(day)].append(float(value))
     for day, value in zip(map(int, days), values, strict=True):
-        count = len(residuals[day])
-        estimate = estimate_mean(residuals[day]) if count >= MIN_SERIES else None
-        error = estimate.interval()[1] - estimate.mean if estimate else None
-        yield PooledDay(date.fromordinal(day), math.expm1(level + float(value)), error, count)
+        estimate = estimate_mean(residuals[day]) if len(residuals[day]) >= MIN_SERIES else None
+        ratio = math.exp(level + float(value))
+        error = ratio * (estimate.interval()[1] - estimate.mean) if estimate else None
+        yield PooledDay(date.fromordinal(day), ratio - 1, error, len(residuals[day]))
 
 
 def measure_the_same(members: Sequence[DailySeries]) -> bool:

@@ -28,6 +28,7 @@ from treehammer.watch.changes.daily_series import (
     NodeIdentity,
     SeriesKind,
     SeriesPlace,
+    average_days,
     estimate_step,
     find_steps,
     is_seconded,
@@ -235,21 +236,21 @@ def test_cause_decides_between_site_and_storage() -> None:
 
     (plain,) = search(simulate(slow))
     assert plain.group.attribution is Attribution.SITE
-    upgraded = [
-        DailySeries(
-            item.identity,
-            item.place,
-            item.days,
-            item.values,
-            [
-                {"storage server": "6" if day >= FIRST + 40 and item.place.site == "D" else "5"}
-                for day in item.days
-            ],
-        )
-        for item in simulate(slow)
-    ]
+    upgraded = []
+    for item in simulate(slow):
+        versions = ["56"[item.place.site == "D" and int(day) >= FIRST + 40] for day in item.days]
+        contexts = [{"storage server": version} for version in versions]
+        upgraded.append(replace(item, contexts=contexts))
     (change,) = search(upgraded)
     assert (change.group.attribution, change.group.subject) == (Attribution.STORAGE, "D")
+
+
+def test_interval_of_a_day_grows_with_its_ratio() -> None:
+    series = simulate_days(lambda *_: 0.0, days=3)
+    doubled = [replace(member, values=member.values + math.log(2)) for member in series]
+    for day, other in zip(average_days(series), average_days(doubled), strict=True):
+        ratio, error = 2 * (1 + day.change), 2 * (day.error or 0.0)
+        assert (other.change, other.error) == pytest.approx((ratio - 1, error))
 
 
 def test_missing_members_do_not_bias_a_day() -> None:
