@@ -158,15 +158,21 @@ _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
 _CODE_HEADERS = ("x-minio-error-code", "x-amz-error-code", "x-ms-error-code")
 _REGION_HEADER = "x-amz-bucket-region"
 #: Words of nginx, Apache and servers in Go to a client that speaks plain HTTP.
-_PLAIN_HTTP = re.compile(rb"plain HTTP (request was sent|to an SSL)|HTTP request to an HTTPS")
+PLAIN_HTTP = re.compile(rb"plain HTTP (request was sent|to an SSL)|HTTP request to an HTTPS")
 _EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
 #: Messages of a refusal that say more than its code, such as those of Garage; the signature was made
 #: for this request, so its time is that of the clock.
 _CAUSES_BY_MESSAGE = {
     r"expired|valid yet|not yet valid|in the future|date is too old": _CLOCK,
-    r"\bno such key\b": _UNKNOWN_KEY,
+    r"\bno such key\b|\bcredential is mal-?formed": _UNKNOWN_KEY,
     r"\binvalid signature\b": _SIGNATURE,
 }
+#: Codes of an authorization that the store cannot read, by its region most often.
+_MALFORMED = (
+    "AuthorizationHeaderMalformed",
+    "AuthorizationQueryParametersError",
+    "AuthorizationParametersError",
+)
 
 
 class S3Error(NamedTuple):
@@ -197,10 +203,9 @@ def read_error(
     fields = read_fields(body)
     code = find_code(headers, fields)
     region = fields.get("Region") or headers.get(_REGION_HEADER, "")
-    cause = _TLS if _PLAIN_HTTP.search(body) else _find_cause(status, code, region)
+    cause = _TLS if PLAIN_HTTP.search(body) else _find_cause(status, code, region)
     behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
-    if cause is _PERMISSION or code == "InvalidRequest":
-        cause = _find_cause_by_message(fields.get("Message", ""), behind_s) or cause
+    cause = _find_cause_by_message(cause, code, fields.get("Message", ""), behind_s)
     if cause in (_PERMISSION, _SIGNATURE) and not has_keys:
         cause = _NO_KEYS
     if cause is _WRONG_REGION:
@@ -217,16 +222,27 @@ def _find_cause(status: int, code: str, region: str) -> S3Cause:
     return _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
 
 
-def _find_cause_by_message(message: str, behind_s: float) -> Optional[S3Cause]:
-    if abs(behind_s) > MAX_CLOCK_DIFFERENCE_S:
-        return _CLOCK
+def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: float) -> S3Cause:
+    """Find the cause that a message or the clock names where a code has several; else the cause given."""
+    if cause is _PERMISSION or code == "InvalidRequest":
+        if abs(behind_s) > MAX_CLOCK_DIFFERENCE_S:
+            return _CLOCK
+    elif code not in _MALFORMED or not message or "region" in message.lower():
+        return cause
+    else:
+        cause = _UNSUPPORTED
     causes = _CAUSES_BY_MESSAGE.items()
-    return next((cause for text, cause in causes if re.search(text, message, re.IGNORECASE)), None)
+    return next((named for text, named in causes if re.search(text, message, re.IGNORECASE)), cause)
 
 
 def find_code(headers: Any, fields: Mapping[str, str]) -> str:
     """Find the code of an error; '' for an answer without."""
     return fields.get("Code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "").strip('" ')
+
+
+def read_code(headers: Any, body: bytes) -> str:
+    """Read the code of an error from the start of its answer; '' without."""
+    return find_code(headers, read_fields(body))
 
 
 def read_fields(body: bytes) -> Dict[str, str]:

@@ -25,17 +25,7 @@ from treehammer.datasets.doors.observations import (
 from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.text_formatting import ByteCallback
 
-__all__ = [
-    "FileObservation",
-    "ProbeResult",
-    "ProbeTarget",
-    "probe_door",
-    "probe_writing",
-    "read_file",
-    "remove_file",
-    "stat_file",
-    "write_file",
-]
+__all__ = ["FileObservation", "ProbeResult", "ProbeTarget"]
 
 #: Bytes of the file that is written to probe an area.
 PROBE_BYTES = 1024
@@ -170,8 +160,6 @@ def _precheck_url(url: str, *, is_local: bool) -> FileObservation | None:
         message = f"protocol {url.partition('://')[0]} is not supported"
         return FileObservation(failure=FAILED, message=message)
     reachability = measure_reachability(url)
-    return (
-        None
-        if reachability.rtt_s is not None
-        else FileObservation(failure=NO_RESPONSE, message=reachability.error)
-    )
+    if reachability.rtt_s is None:
+        return FileObservation(failure=NO_RESPONSE, message=reachability.error)
+    return None

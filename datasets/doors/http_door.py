@@ -29,7 +29,7 @@ from treehammer.collectors.http_requests import (
     HttpAnswerError,
     send_request,
 )
-from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, find_code, read_fields
+from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, PLAIN_HTTP, read_code
 from treehammer.collectors.s3_signing import S3CredentialError, mask_signatures
 from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import find_scheme, make_tls_context
@@ -69,6 +69,7 @@ OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
 )
 
+_TLS_HINT = "The port speaks TLS: use https:// in the prefix."
 _HINTS_BY_STATUS = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 416: RANGE_HINT}
 _HINTS_BY_STATUS |= dict.fromkeys((429, 503), OVERLOAD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
@@ -79,6 +80,9 @@ _BARE_AMPERSAND = re.compile(rb"&(?!#?\w+;)")
 _MULTISTATUS, _RESPONSE, _HREF, _STATUS = (
     f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status")
 )
+_PROPERTY_STATUS = f"{{DAV:}}propstat/{_STATUS}"
+#: Such as HTTP/1.1 403 Forbidden.
+_ERROR_STATUS = re.compile(r"\s*\S+ ([45]\d\d) *(.*)")
 _COLLECTION = ".//{DAV:}collection"
 #: Size of an empty file, which some servers list for folders, too.
 _EMPTY = ".//{DAV:}prop[{DAV:}getcontentlength='0']"
@@ -295,7 +299,7 @@ class HttpSession:
         overlap, _, _ = self._read_range(path, middle)
         if overlap[: SAMPLE_BYTES - middle] == content[middle:]:
             return sample
-        problem = f"{path}: the server sends other bytes than it states in Content-Range"
+        problem = "the server sends other bytes than it states in Content-Range"
         return ProbeResult(problem, RANGE_HINT, sample.details)
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
@@ -310,16 +314,11 @@ class HttpSession:
         resources = {}
         for response in root.iter(_RESPONSE):
             href = (response.findtext(_HREF) or "").strip()
-            # Such as HTTP/1.1 404 Not Found.
-            _, status, reason = f"{response.findtext(_STATUS)}  ".split(" ", 2)
-            if status[:1] in ("4", "5"):
-                if len(root) == 1:  # the folder itself
-                    raise HTTPError(
-                        answer.url, int(status), reason.strip(), answer.headers, BytesIO()
-                    )
-                continue
+            error = _find_refusal(response)
+            if error and len(root) == 1:  # the folder itself
+                raise HTTPError(answer.url, int(error[1]), error[2], answer.headers, BytesIO())
             is_folder = href.endswith("/") or response.find(_COLLECTION) is not None
-            if href and (is_folder or response.find(_EMPTY) is None):
+            if href and not error and (is_folder or response.find(_EMPTY) is None):
                 resources[_split_path(href, folder)] = is_folder
         return _list_children(resources, folder)
 
@@ -345,7 +344,7 @@ class HttpSession:
 
     def url_of(self, path: str) -> str:
         """Build the URL of a path below the prefix."""
-        return f"{self.prefix}/{quote(path)}"
+        return f"{self.prefix}/{quote(path, errors='surrogateescape')}"
 
     def find_address(self, _method: str, url: str) -> str:
         """Return the address to which a request is sent, that of its URL."""
@@ -388,8 +387,10 @@ class HttpSession:
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an answer with an error status."""
         failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
-        remedy = _HINTS_BY_STATUS.get(error.code, "")
-        return FileObservation(failure=failure, message=_describe_status(error), remedy=remedy)
+        body = error.read(MAX_ERROR_BYTES)
+        remedy = _TLS_HINT if PLAIN_HTTP.search(body) else _HINTS_BY_STATUS.get(error.code, "")
+        message = _describe_status(error, body)
+        return FileObservation(failure=failure, message=message, remedy=remedy)
 
     @staticmethod
     def server_name(headers: Any) -> str:
@@ -397,10 +398,19 @@ class HttpSession:
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
 
 
+def _find_refusal(response: Element) -> re.Match[str] | None:
+    """Find the error of a listed resource, or of all properties that it has (404: it has not)."""
+    error = _ERROR_STATUS.match(response.findtext(_STATUS) or "")
+    statuses = [status.text or "" for status in response.findall(_PROPERTY_STATUS)]
+    errors = [_ERROR_STATUS.match(status) for status in statuses if " 404" not in status]
+    return error or (errors[0] if errors and all(errors) else None)
+
+
 def _split_path(address: str, folder: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Split the path of an address, which may be relative to a folder, into decoded names."""
     origin = _ORIGIN.match(address)
-    path = unquote(address[origin.end() if origin else 0 :].partition("?")[0])
+    path = address[origin.end() if origin else 0 :].partition("?")[0]
+    path = unquote(path, errors="surrogateescape")  # names may be in any encoding
     names = tuple(name for name in path.split("/") if name not in ("", "."))
     return names if origin or path.startswith("/") else (*folder, *names)
 
@@ -431,12 +441,11 @@ def _find_listed_folder(
     return min(paths or parents, key=len, default=folder)
 
 
-def _describe_status(error: HTTPError) -> str:
+def _describe_status(error: HTTPError, body: bytes) -> str:
     """Describe the status of an answer, with the server's text or the code of an object store."""
-    body = error.read(MAX_ERROR_BYTES)
     line = body.decode("utf-8", "replace").strip().partition("\n")[0]
     is_text = "<" not in line
-    text = unescape(line[:200]) if is_text else find_code(error.headers, read_fields(body))
+    text = unescape(line[:200]) if is_text else read_code(error.headers, body)
     return f"{error.code} {error.reason}" + (f": {text}" if text else "")
 
 

@@ -116,6 +116,7 @@ def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | Non
         content: Bytes read.
         size: Size of the whole file in bytes; None if the door does not state it.
     """
+    path = path.encode(errors="surrogateescape").decode(errors="replace")
     details = f"read {len(content)} bytes of {path}"
     if size is None:
         details += " (the door does not state its size)"

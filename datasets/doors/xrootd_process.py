@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -37,8 +38,9 @@ TRANSFER_BLOCK_BYTES = 2 << 20
 #: Timeout in seconds of a checksum, for which the server may read the file.
 CHECKSUM_TIMEOUT_S = 600
 
-#: XRootD error numbers: no such path, access denied, path is a folder, operation unsupported.
-NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED = 3011, 3010, 3016, 3013
+#: XRootD error numbers: no such path, access denied, folder, unsupported, not authenticated.
+NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED, AUTH_FAILED = 3011, 3010, 3016, 3013, 3030
+_PATH = re.compile(r"\S*/\S*")
 
 
 class _XRootDError(Exception):
@@ -54,8 +56,8 @@ class _XRootDError(Exception):
     @property
     def is_permission_denied(self) -> bool:
         """Whether the server denies access."""
-        message = str(self)  # such as "Auth failed" or "not authorized"
-        return self.status.errno == NOT_AUTHORISED or "uth" in message
+        message = _PATH.sub("", str(self))  # such as "Auth failed" or "not authorized"
+        return self.status.errno in (NOT_AUTHORISED, AUTH_FAILED) or "uth" in message
 
 
 def _unwrap_response(pair: tuple[Any, Any]) -> Any:

@@ -69,10 +69,20 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy
 
 
-@pytest.mark.parametrize("text", ["Request has expired", "Request is not valid yet"])
-def test_untimely_signature_is_the_clock(text: str) -> None:
-    """It was made for this request, so keys and permissions are not to blame."""
-    assert read(403, "AccessDenied", text).cause.kind == "clock"
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        # The signature was made for this request, so keys and permissions are not to blame.
+        ("AccessDenied", "Request has expired", "clock"),
+        ("AccessDenied", "Request is not valid yet", "clock"),
+        ("AuthorizationQueryParametersError", "", "region"),
+        ("AuthorizationQueryParametersError", "the region 'us-east-1' is wrong", "region"),
+        ("AuthorizationQueryParametersError", "the Credential is mal-formed", "refused"),
+        ("AuthorizationQueryParametersError", "X-Amz-Algorithm only supports", "unsupported"),
+    ],
+)
+def test_texts_decide_between_causes_of_one_code(code: str, text: str, kind: str) -> None:
+    assert read(403, code, text).cause.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
 from local_servers import CONTENT, SIZE, LyingDoor, Pool, serve_http, serve_tcp
@@ -33,11 +33,9 @@ LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
 <D:response><D:href>/store/</D:href><D:prop><D:collection/></D:prop></D:response>
 <D:response><D:href>/store/my%20file</D:href><D:prop/></D:response></D:multistatus>"""
 
-FOLDER = (
-    "<d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop></d:propstat>"
-)
 FORBIDDEN = b"<d:status>HTTP/1.1 403 Forbidden</d:status>"
 FILE = "<d:propstat><d:prop><d:resourcetype/></d:prop></d:propstat>"
+FOLDER = FILE.replace("<d:resourcetype/>", "<d:resourcetype><d:collection/></d:resourcetype>")
 
 
 def list_as(*hrefs: str) -> bytes:
@@ -87,6 +85,9 @@ LISTINGS = {
     "empty-file-first": list_as("/store/", "/store/a", "/store/my%20file").replace(
         b"<d:resourcetype/>", b"<d:resourcetype/><d:getcontentlength>0</d:getcontentlength>", 1
     ),
+    "all-properties-refused": list_as("/store/", "/store/a", "/store/my%20file").replace(
+        b"<d:resourcetype/></d:prop>", b"<d:resourcetype/></d:prop>" + FORBIDDEN, 1
+    ),
     "folder-without-files-first": list_as("/store/", "/store/empty/", "/store/my%20file"),
 }
 NAMES = [
@@ -97,6 +98,7 @@ NAMES = [
     "a%2520b.root",
     "é.root",
     "%C3%A9",
+    "Z%E9.root",
     "x:y;b=c,d",
 ]
 
@@ -190,9 +192,10 @@ def test_listings_are_read_as_servers_write_them(
 def test_names_are_decoded_once(storage: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Storage, "listing", list_as("/store/", f"/store/{name}"))
     Storage.asked.clear()
-    decoded = unquote(name.replace("&amp;", "&"))
-    assert f"read 1024 bytes of {decoded} at " in probe(f"{storage}/store").details
-    assert {unquote(path) for path, _ in Storage.asked} == {f"/store/{decoded}"}
+    decoded = name.replace("&amp;", "&")
+    assert f"read 1024 bytes of {unquote(decoded)} at " in probe(f"{storage}/store").details
+    addresses = {unquote_to_bytes(path) for path, _ in Storage.asked}
+    assert addresses == {unquote_to_bytes(f"/store/{decoded}")}
 
 
 @pytest.mark.parametrize(
@@ -257,6 +260,13 @@ def test_web_door_errors_have_remedies(storage: str, kind: str, problem: str, re
     result = probe(f"{storage}/{kind}", "f.root", len(STORED_CONTENT))
     assert problem in result.problem
     assert remedy in result.remedy
+
+
+def test_plain_http_to_a_tls_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"<center>The plain HTTP request was sent to HTTPS port</center>"
+    monkeypatch.setattr(Storage, "do_PROPFIND", lambda storage: storage.answer(400, text))
+    with serve_http(Storage) as port:
+        assert "https://" in probe(f"http://127.0.0.1:{port}/store").remedy
 
 
 def test_web_door_without_listing_requires_dataset(storage: str) -> None:
