@@ -28,6 +28,7 @@ from treehammer.analysis.comparison.series_changes import (
     compare_counters,
     compare_phases,
     describe_phases,
+    stored_counters,
     stored_phases,
     summarize_counters,
 )
@@ -252,11 +253,11 @@ def _describe_absence(
 
 def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> ComparisonResult:
     """Add the changes of exact counters and of phases to the evidence of a comparison's series."""
-    query = comparison.query
-    counters = compare_counters(samples, query.axis, query.a, query.b)
-    phases = compare_phases(samples, query.axis, query.a, query.b)
-    rows = attach_phases(attach_counters(comparison.verdicts, counters), phases)
-    return ComparisonResult(replace(comparison, verdicts=rows), counters, stored_phases(rows))
+    sides = (comparison.query.axis, comparison.query.a, comparison.query.b)
+    rows = attach_counters(comparison.verdicts, compare_counters(samples, *sides))
+    rows = attach_phases(rows, compare_phases(samples, *sides))
+    comparison = replace(comparison, verdicts=rows)
+    return ComparisonResult(comparison, stored_counters(rows), stored_phases(rows))
 
 
 def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[DetailedSample]:

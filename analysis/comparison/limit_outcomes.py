@@ -423,8 +423,7 @@ def _judge_outcomes(pending: Sequence[_PendingOutcome], share: float) -> list[Li
         for item in pending
         if item.estimate is not None
     ]
-    p_values = [distance.p for distance in shifted]
-    adjusted = adjust_for_looks(p_values, adjust_benjamini_hochberg, share)
+    adjusted = adjust_for_looks([item.p for item in shifted], adjust_benjamini_hochberg, share)
     tests = iter(zip(shifted, adjusted, strict=True))
     outcomes = []
     for item in pending:

@@ -19,7 +19,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.comparison_result import ComparisonResult
+from treehammer.analysis.comparison.comparison_result import ComparisonResult, add_changes
 from treehammer.analysis.comparison.instruction_changes import (
     format_change,
     format_count,
@@ -53,6 +53,7 @@ from treehammer.sql.write.store import Store
 from treehammer.terminal import CommandOutput, print_output
 
 A, B = "6.38.00", "6.40.00"
+QUERY = ComparisonQuery("root", A, B)
 COUNTERS = {"read_calls": 1000, "bytes_read": 5_000_000, "kernel_read_calls": 1000}
 
 
@@ -107,11 +108,17 @@ def test_counters_that_vary_on_one_side_decide_nothing() -> None:
     assert summarize_counters([*changes.values()]) == summary
 
 
+def test_counters_are_named_as_the_verdicts_of_their_series() -> None:
+    rows = [dict(row, dataset_hash=data, job_id=data) for data in "de" for row in build_rows()]
+    details = [*map(DetailedSample.from_row, rows)]
+    comparison = compare_samples([item.sample for item in details], QUERY, now_us=1)
+    labels = {change.label for change in add_changes(comparison, details).counters}
+    assert labels == {row.label for row in comparison.of_series}
+
+
 def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
     changes = [*compare(build_rows(read_calls=1010)).values()]
-    comparison = compare_samples(
-        SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1
-    )
+    comparison = compare_samples(SimulatedCampaign().samples(), QUERY, now_us=1)
     rows = attach_counters(comparison.verdicts, changes)
     assert [row.metric for row in rows if stored_counters([row])] == ["cpu_per_event_s"]
     stored = {row.metric: row for row in stored_counters(rows)}
@@ -172,11 +179,8 @@ def test_own_exact_metrics_are_compared_by_their_direction() -> None:
     assert not changed["copies"].is_regression(0.05)
     assert not compare_own(hits=60)["hits"].is_regression(0.02)
     # Stored with the verdicts, with their direction.
-    comparison = compare_samples(
-        [DetailedSample.from_row(row).sample for row in build_rows()],
-        ComparisonQuery("root", A, B),
-        now_us=0,
-    )
+    samples = [DetailedSample.from_row(row).sample for row in build_rows()]
+    comparison = compare_samples(samples, QUERY, now_us=0)
     rows = attach_counters(comparison.verdicts, changed.values())
     stored = {change.metric: change for change in stored_counters(rows)}
     assert {name: stored[name] for name in directions} == {
@@ -195,11 +199,8 @@ def test_hash_is_equal_or_other_but_no_amount() -> None:
     assert format_counter_verdict(changed) == "other result hash"
     assert summarize_counters([changed]).endswith("1 other (other result hash).")
     assert not changed.is_regression(0.02)
-    comparison = compare_samples(
-        [DetailedSample.from_row(row).sample for row in build_rows()],
-        ComparisonQuery("root", A, B),
-        now_us=0,
-    )
+    samples = [DetailedSample.from_row(row).sample for row in build_rows()]
+    comparison = compare_samples(samples, QUERY, now_us=0)
     earlier = attach_counters(comparison.verdicts, [replace(changed, verdict=MORE)])
     assert stored_counters(earlier) == [
         replace(changed, comparison_key=stored_counters(earlier)[0].comparison_key)
@@ -295,7 +296,7 @@ def test_counts_that_make_no_sense_are_ignored(changes: dict[str, Any]) -> None:
 
 def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:
     samples = SimulatedCampaign().samples()
-    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    comparison = compare_samples(samples, QUERY, now_us=1)
     facts: dict[str, Any] = {
         "test_hash": samples[0].test_hash,
         "dataset_hash": samples[0].dataset_hash,
@@ -392,7 +393,7 @@ def test_too_few_pairs_have_no_intervals() -> None:
 def test_stored_phases_equal_compared_ones() -> None:
     measured = measure_rows({"read": 0.05})
     samples = [phased.sample for phased in measured]
-    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    comparison = compare_samples(samples, QUERY, now_us=1)
     changes = compare_phases(measured, "root", A, B)
     rows = attach_phases(comparison.verdicts, changes)
     stored = [replace(change, label=changes[0].label) for change in stored_phases(rows)]
