@@ -508,7 +508,10 @@ def _unreachable_error(
     hint = "Check the address and the network; a commit fetched before works by its full hash."
     if "Timeout:" in output:
         reason = "no answer in time"
-    elif re.search(r"uthenticat|ermission denied|could not read (User|Pass)|40[13]", output):
+    elif re.search(
+        r"uthenticat|ermission denied|could not read (User|Pass)|\b40[13]\b",
+        re.sub(r"\S*/\S*", "", output),  # addresses state nothing
+    ):
         hint = "Passwords are never asked for: configure an SSH key or a credential helper."
     elif ".lock" in output:
         hint = f"If no other Git runs there, remove {directory} and try again."

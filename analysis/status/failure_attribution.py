@@ -86,9 +86,10 @@ _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
     (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),
     (r"\bcpus?\b|\bcores?\b", CPUS),
 )
-#: Names of files, hosts, slots and jobs, whose words state nothing; attributes of ads are no hosts.
+#: Words of a person, and names of files, hosts, slots and jobs, which state nothing; attributes of ads
+#: are no hosts.
 _NAMES = re.compile(
-    r"\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
+    r"[^;]*\(by user [^()]*\)|\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
     r"|\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
     re.IGNORECASE,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ FIRST_BOOST_DELAY_S = 30.0
 #: Seconds for which an unrequested source copy is kept.
 SOURCE_LIFETIME_S = 14 * 86_400
 #: Words in the error of a stuck rule that rule out a successful retry.
+_ADDRESS = re.compile(r"\S*/\S*")  # whose words state nothing
 _PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
 
 
@@ -189,7 +191,8 @@ class _RuleBooster:
     def boost_stuck(self, statuses: Sequence[ReplicationStatus]) -> None:
         now = self._clock()
         for status in statuses:
-            is_permanent = any(word in status.reason.lower() for word in _PERMANENT_ERRORS)
+            reason = _ADDRESS.sub("", status.reason.lower())
+            is_permanent = any(word in reason for word in _PERMANENT_ERRORS)
             if status.state != STUCK or is_permanent or not self._allowed:
                 continue
             if now < self._next.get(status.rule_id, now):

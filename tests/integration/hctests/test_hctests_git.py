@@ -167,8 +167,9 @@ def test_fetched_full_hash_needs_no_connection(
 
 
 def test_unresponsive_host_is_one_error(settings: Settings) -> None:
-    with pytest.raises(SourceUnreachableError, match=r"127\.0\.0\.1:9/x\.git: cannot be fetched"):
-        pinned_tests.pin_test("http://127.0.0.1:9/x.git@main:tests/read", settings)
+    url = "http://127.0.0.1:9/authentication-403.git"
+    with pytest.raises(SourceUnreachableError, match=f"{url}: cannot be fetched.*\n.*the network"):
+        pinned_tests.pin_test(f"{url}@main:tests/read", settings)
 
 
 @pytest.mark.parametrize(

@@ -399,7 +399,7 @@ def hold(code: str, cause: str) -> str:
         ("evicted", "disk usage exceeded request_disk", "disk"),
         ("evicted", "evicted: Error from slot1@cpu7.disk.example: no memory left", "memory"),
         ("evicted", "(TARGET.Memory < MY.RequestMemory)", "memory"),
-        ("lost", "0 of 1 measurements arrived at cpu-farm: removed from the queue", "batch system"),
+        ("lost", "1 of 2 measurements arrived at cpu-farm: removed: disk (by user memory)", "batch system"),
         ("lost", "Error from memory-1.example: cannot run /data/disk/start.sh", "batch system"),
         ("submission", "no machine took the job: idle for more than 24 hours", "batch system"),
         ("payload/timeout", "The payload ran longer than its wall limit of 60 s.", "time"),

@@ -437,7 +437,7 @@ def test_templates_need_their_placeholders(template: str) -> None:
 
 RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
-HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Socket timeout")
+HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Hangs: a/checksum")
 SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
 ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
@@ -486,7 +486,7 @@ def test_poll_replication_ends_when_all_files_are_complete() -> None:
 def test_stuck_rules_are_boosted_with_growing_pauses() -> None:
     rucio = Played(HUNG)
     looks = rucio.follow(patience_s=300)
-    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
+    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Hangs: a/checksum")
     assert len(rucio.boosts) == 4
     pauses = [b - a for a, b in zip(rucio.boosts, rucio.boosts[1:], strict=False)]
     assert pauses == sorted(pauses)
