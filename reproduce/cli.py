@@ -84,10 +84,13 @@ def _measure(
 ) -> list[Reproduction]:
     from treehammer.reproduce.reproduction import reproduce_results
     from treehammer.submit.cli.campaign_output import make_display
+    from treehammer.submit.sites.site_registry import select_sites
 
     names = split_list(sites)
     if not names:
         raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
+    # A wrong name ends the command before it makes data, which takes minutes.
+    select_sites(names, settings)
 
     def announce(result: PublishedResult) -> None:
         print_early(f"{result.name}: {result.published.title}")

@@ -28,7 +28,7 @@ from treehammer.submit.tools.local_comparison import (
     run_until_decided,
 )
 from treehammer.submit.tools.read_session import cancel_on_interrupt
-from treehammer.text_formatting import ProgressFactory
+from treehammer.text_formatting import ProgressFactory, join_lines
 
 
 def reproduce_results(
@@ -55,7 +55,7 @@ def reproduce_results(
         try:
             campaign = _measure(result, sites, settings, bars, display)
         except TreehammerError as error:
-            reason = " ".join(str(error).split()).rstrip(".")
+            reason = join_lines(str(error)).rstrip(".")
             yield Reproduction(result, Agreement.UNJUDGED, reason=reason)
             continue
         with Store.open(settings.database) as store:

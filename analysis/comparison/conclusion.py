@@ -33,7 +33,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.stored_comparisons import ReleaseEffect, VerdictCount
-from treehammer.text_formatting import format_counts, format_significant
+from treehammer.text_formatting import format_counts, format_significant, join_names
 
 #: Scopes, the widest first, with words for several verdicts.
 SCOPE_WORDS = {SITES_SCOPE: "over sites", SITE_SCOPE: "by site", HOST_SCOPE: "by host"}
@@ -123,7 +123,7 @@ def name_scopes(rows: Iterable[VerdictCount | ReleaseEffect]) -> list[str]:
     return [text for scope, text in SCOPE_WORDS.items() if scope in scopes]
 
 
-#: More results with one claim than this are counted rather than named.
+#: More results with one claim than this are counted; if nothing is known of them, some are named.
 MAX_NAMED = 3
 #: Metric that is mentioned beside CPU time.
 WALL = "wall_per_event_s"
@@ -403,11 +403,12 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
     """Name or count the parts that a claim holds for; '' where there is only one."""
     if scope.total == 1:
         return ""
-    if len(group) > MAX_NAMED:
-        preposition = "at" if scope.noun == "sites" else "in"
-        share = f"{len(group):,} of" if len(group) < scope.total else "all"
-        return f" {preposition} {share} {scope.total:,} {scope.noun}"
     parts = [result.part for result in group if result.part]
+    if len(group) > MAX_NAMED:
+        share = f"{len(group):,} of" if len(group) < scope.total else "all"
+        counted = f" {'at' if scope.noun == 'sites' else 'in'} {share} {scope.total:,} {scope.noun}"
+        is_gap = share != "all" and not Verdict(group[0].row.verdict).is_statistical
+        return f"{counted} ({join_names(parts, MAX_NAMED)})" if is_gap else counted
     if len(parts) < 2:
         return "".join(f" {part}" for part in parts)
     return f" {', '.join(parts[:-1])} and {parts[-1]}"
@@ -415,9 +416,8 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
     """Name the variant of a row, with the site where rows are of several."""
-    words = (
-        [f"for {describe_variant(row.label)}"] if len({other.label for other in rows}) > 1 else []
-    )
+    labels = {other.label for other in rows}
+    words = [f"for {describe_variant(row.label)}"] if len(labels) > 1 else []
     if len({other.site for other in rows}) > 1:
         place = f"at {row.site}" if row.site else describe_place(row)
         words += [place] if row.site or row.effect is not None else []

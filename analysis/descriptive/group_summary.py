@@ -158,17 +158,20 @@ class _RatioBase:
         name, _, typed = text.partition("=")
         if name not in by:
             raise ConfigError(
-                f"{name!r} is not a column of --by", where="--baseline", hint=", ".join(by)
+                f"{name!r} is not a column of --by",
+                where="--baseline",
+                hint=f"{suggest_word(name, by)}Columns: {', '.join(by)}.",
             )
         index = by.index(name)
         values = {group.key[index]: None for group in groups if group.key[index] is not None}
         for value in values:
             if value is not None and matches_value(typed, value):
                 return cls(index, value, text)
+        near = suggest_word(typed, [value for value in values if isinstance(value, str)])
         raise ConfigError(
             f"no group has {text}",
             where="--baseline",
-            hint=f"It has: {', '.join(str(value) for value in values)}.",
+            hint=f"{near}It has: {', '.join(str(value) for value in values)}.",
         )
 
     def find_base_group(

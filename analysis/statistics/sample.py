@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.collectors.job_spec import CLING, total_cpu_s
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
@@ -434,16 +434,17 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
         raise ConfigError(
             f"no measurement has an axis {axis!r}",
             where="--axis",
-            hint=f"Axes present: {', '.join(sorted(axes))}.",
+            hint=f"{suggest_word(axis, axes)}Axes present: {', '.join(sorted(axes))}.",
         )
     for value in present:
         if matches_value(text, value):
             return value
     values_text = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
+    near = suggest_word(text, [value for value in present if isinstance(value, str)])
     raise NothingToDoError(
         f"no measurement has {axis}={text}",
         where="compare",
-        hint=f"Values present: {values_text or 'none'}.",
+        hint=f"{near}Values present: {values_text or 'none'}.",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME, RNTUPLE, TTREE
-from treehammer.errors import DatasetError
+from treehammer.errors import DatasetError, suggest_word
 
 #: Order of baskets in the file -> its name in TTreeCloner.
 ORDERS = {
@@ -58,7 +58,9 @@ class RewriteOptions:
         ):
             if value and value not in choices:
                 raise DatasetError(
-                    f"unknown value {value!r}; expected one of {', '.join(choices)}", where=option
+                    f"unknown value {value!r}; expected one of {', '.join(choices)}",
+                    where=option,
+                    hint=suggest_word(value, choices),
                 )
         # Invalid values are reported before conflicts.
         _ = self.compression_setting, self.auto_flush, self.basket_bytes, self.memory_bytes

@@ -5,6 +5,7 @@ A fingerprint changes when the content of the selected measurements does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import (
     AttemptRow,
@@ -236,8 +237,11 @@ def _resolve_reference(reference: str, campaigns: Sequence[tuple[str, str]], whe
     if len(matches) != 1:
         problem = "several campaigns match" if matches else "no campaign matches"
         choices = "\n  ".join(f"{id_}  {name}" for id_, name in (matches or campaigns)[:10])
+        near = "" if matches else suggest_word(reference, itertools.chain(*campaigns))
         raise ConfigError(
-            problem, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
+            problem,
+            where=f"campaign {reference!r}",
+            hint=f"{near}Name one of, or 'last':\n  {choices}",
         )
     return matches[0][0]
 

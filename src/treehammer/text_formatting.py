@@ -102,7 +102,7 @@ def split_list(text: str) -> tuple[str, ...]:
 def join_lines(text: str) -> str:
     """Join the lines of a message to one line of sentences."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    return " ".join([*(line.removesuffix(".") + "." for line in lines[:-1]), *lines[-1:]])
+    return re.sub(r"(?<=[^.:?])\n", ". ", "\n".join(lines)).replace("\n", " ")
 
 
 def format_time(time_us: int) -> str:

@@ -88,7 +88,10 @@ def import_downtimes(
     from treehammer.watch.store.state_history import replace_downtimes
 
     now_us = time.time_ns() // 1000
-    sites_by_name = _parse_map(mapped)
+    pairs = [text.partition("=") for text in mapped]
+    if not all(name and site for name, _, site in pairs):
+        raise click.UsageError("--map expects NAME=SITE.")
+    sites_by_name = {name: site for name, _, site in pairs}
     content = downtime_documents.fetch_document(address)
     with open_store(settings, create=True) as store:
         known_sites = list_known_sites(store, settings)
@@ -107,11 +110,3 @@ def import_downtimes(
         f"{result.new} new, {result.changed} changed, {result.unchanged} unchanged, "
         f"{result.withdrawn} withdrawn"
     )
-
-
-def _parse_map(mapped: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in mapped]
-    for name, equals, site in pairs:
-        if not (name and equals and site):
-            raise click.UsageError("--map expects NAME=SITE.")
-    return {name: site for name, _, site in pairs}

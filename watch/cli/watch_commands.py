@@ -24,6 +24,7 @@ from treehammer.terminal import (
     CommandOutput,
     on_interrupt,
     print_hint,
+    print_remarks,
     prints_rows,
 )
 from treehammer.text_formatting import format_minute, make_single_line, pluralize
@@ -228,7 +229,7 @@ class _PluginCommand(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except TreehammerError as error:
-            return _print_failure("", error.message)
+            return _print_error(None, "", error)
         except Exception as error:  # Monitoring always needs a state.
             return _print_failure("", f"internal error: {type(error).__name__}: {error}")
 
@@ -370,12 +371,15 @@ def _print_states(states: Sequence[SubjectState], form: str, verbose: int) -> in
 
 
 def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> int:
-    """Print that a state is unknown; a service without its database is critical."""
+    """Print that a state is unknown, and the remedy; a service without its database is critical."""
     if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
         state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
         return _print_states([state], PLUGIN, 0)
     subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
-    return _print_failure(subject, error.message)
+    place = f"{error.where}: " if error.where and not subject else ""
+    code = _print_failure(subject, place + error.message)
+    print_remarks(filter(None, [error.hint]))
+    return code
 
 
 def _print_failure(subject: str, message: str) -> int:

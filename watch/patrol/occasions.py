@@ -20,7 +20,7 @@ from treehammer.collectors.root_releases import list_root_releases
 from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, SourceError, TreehammerError
+from treehammer.errors import ConfigError, SourceError, TreehammerError, suggest_word
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.hctests.pinned_tests import list_refs
 from treehammer.submit.sites.site_model import Door
@@ -146,7 +146,8 @@ class OccasionFinder:
             raise SourceError(
                 f"no branch {entry.branch!r}",
                 where=entry.repository,
-                hint=f"It has: {', '.join(sorted(branches)[:10]) or 'no branch'}.",
+                hint=f"{suggest_word(entry.branch, branches)}"
+                f"It has: {', '.join(sorted(branches)[:10]) or 'no branch'}.",
             )
         return commit
 

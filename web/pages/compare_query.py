@@ -22,7 +22,7 @@ from treehammer.analysis.statistics.sample import (
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.value_checks import is_variant
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import COMMIT_AXIS, RELEASE_AXIS, Scalar
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
@@ -237,7 +237,8 @@ class MeasuredAxes:
         if values is None:
             raise NothingToDoError(
                 f"no measurement has the axis {query.axis}",
-                hint=f"Axes with several values: {', '.join(self.comparable)}.",
+                hint=f"{suggest_word(query.axis, self.comparable)}"
+                f"Axes with several values: {', '.join(self.comparable)}.",
             )
         if query.axis in ("campaign", COMMIT_AXIS):  # by name, or by the beginning of a hash
             return

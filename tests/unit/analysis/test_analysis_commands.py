@@ -153,8 +153,8 @@ def test_empty_and_invalid_comparisons_are_refused(settings: Settings) -> None:
         run(settings, A, "6.42")
     with pytest.raises(NothingToDoError, match="no measurement is selected"):
         run(settings, A, B, "--where", "site=nowhere")
-    with pytest.raises(ConfigError, match="no measurement has an axis"):
-        run(settings, A, B, "--axis", "color")
+    with pytest.raises(ConfigError, match=r"\n  Did you mean .cache_mb"):
+        run(settings, A, B, "--axis", "cach_mb")
     with pytest.raises(ConfigError, match="both sides"):
         run(settings, A, A)
 

@@ -152,6 +152,9 @@ def test_many_variants_are_counted_with_the_range_of_their_changes() -> None:
     )
     rows.append(make_row(Verdict.TOO_LITTLE, None, "cache_mb=0"))
     assert "in 4 of 5 variants; too little was read for cache_mb=0." in describe_conclusion(rows)
+    rows += [make_row(Verdict.FAILED, None, f"cache_mb={n}") for n in (8, 9, 10, 11)]
+    names = ", ".join(f"for cache_mb={n}" for n in (8, 9, 10))
+    assert f" failed in 4 of 9 variants ({names} and 1 more)." in describe_conclusion(rows)
 
 
 def test_planted_limit_is_different_but_not_relevant() -> None:

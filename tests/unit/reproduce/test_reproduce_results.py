@@ -120,10 +120,10 @@ def test_mistakes_in_a_result_are_named(
     assert "result.toml" in str(caught.value)
 
 
-def test_unknown_result_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    done = invoke_command("reproduce", tmp_path, "zlib-over-lz5", "--list")
-    assert done.exception is not None
-    assert "did you mean 'zlib-over-lz4'?" in str(done.exception)
+@pytest.mark.parametrize("words", ["zlib-over-lz5 --list", "zlib-over-lz4 --sites locel"])
+def test_unknown_name_is_refused_with_the_nearest(tmp_path: Path, words: str) -> None:
+    done = invoke_command("reproduce", tmp_path, *words.split())
+    assert "did you mean '" in str(done.exception).casefold()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_stored_results_are_printed_without_measuring(store: Store, tmp_path: Pa
     "name, problem",
     [
         ("distance-by-calls", "start a testbed and name its last site with --sites"),
-        ("foreign-writers-hzz", "uproot-HZZ.root: is not at hand Set sources_dir to the folder"),
+        ("foreign-writers-hzz", "uproot-HZZ.root: is not at hand. Set sources_dir to the folder"),
     ],
 )
 def test_what_a_machine_lacks_is_said_before_anything_runs(

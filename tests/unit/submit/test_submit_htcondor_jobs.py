@@ -377,10 +377,8 @@ def test_missing_cut_and_replaced_logs_are_completed_by_schedd(schedd: Schedd) -
         schedd.log.rename(schedd.log.with_suffix(".old"))
         schedd.write(event(EXECUTE, 10, 1, proc=1))
 
-    def leave_hole() -> None:
-        schedd.log.write_bytes(bytes(300) + event(EXECUTE, 10, 1, proc=1).encode())
-
-    for damage in (remove, cut, rotate, leave_hole):
+    hole = bytes(300) + event(EXECUTE, 10, 1, proc=1).encode()
+    for damage in (remove, cut, rotate, lambda: schedd.log.write_bytes(hole)):
         for is_new_process in (False, True):
             schedd.log.write_text(FIRST + event(EXECUTE, 10, 1))
             schedd.restart_client()

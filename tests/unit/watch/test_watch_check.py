@@ -318,7 +318,7 @@ def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
         (["--campaign", "last", "--url", "http://x"], "are mutually exclusive"),
         (["--campaign", "last", "--site", "A"], "give one of --site, --release"),
         (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
-        (["--campaign", "none"], "UNKNOWN"),
+        (["--campaign", "campain"], "'campain': no campaign matches\nDid you mean 'campaign'?"),
     ):
         result = check_limits(tmp_path, *arguments)
         assert (result.return_value, message in result.output) == (3, True), result.output
