@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -618,14 +619,11 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
             raise CatalogueError("the disk is full")
         written.append((file.name, rse))
 
-    class Quotas:
-        def list_quotas(self) -> dict[str, AccountQuota]:
-            return {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
-
+    quotas = {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
     monkeypatch.setattr(rucio_upload, "_upload_file", bring_file)
     missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
     through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
-    rucio = cast(RucioClient, Quotas())
+    rucio = cast(RucioClient, SimpleNamespace(list_quotas=lambda: quotas))
     assert rucio_upload._upload_files(missing, through, rucio, no_progress) == "B"
     assert written == [("one", "A"), ("two", "B"), ("three", "B")]
     with pytest.raises(CatalogueError) as refused:

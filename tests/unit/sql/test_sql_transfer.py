@@ -11,6 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -52,12 +53,8 @@ def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> Non
 def test_missing_root_names_other_formats(
     export_rows: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_network(*_: object) -> None:
-        raise ExecutionError(
-            Failure("software-setup", "broken", "setup", "pip could not install ROOT")
-        )
-
-    monkeypatch.setattr(providers, "prepare_software", no_network)
+    failure = Failure("software-setup", "broken", "setup", "pip could not install ROOT")
+    monkeypatch.setattr(providers, "prepare_software", Mock(side_effect=ExecutionError(failure)))
     with pytest.raises(SoftwareError, match=r"pip could not.*\n.*\.parquet"):
         write(tmp_path / "results.root")
     assert list(tmp_path.glob("*.root*")) == []

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -392,11 +393,8 @@ def test_credentials(settings: Settings, tmp_path: Path) -> None:
 
 def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def context(expiry: str) -> Any:
-        class Trusted:
-            def get_ca_certs(self) -> list[dict[str, str]]:
-                return [{"notAfter": expiry}]
-
-        return lambda _environment: Trusted()
+        trusted = SimpleNamespace(get_ca_certs=lambda: [{"notAfter": expiry}])
+        return lambda _environment: trusted
 
     monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
     (old,) = access_checks.check_authorities({})
