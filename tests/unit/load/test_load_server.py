@@ -593,9 +593,8 @@ class _Bindings:
         return SimpleNamespace(ok=True)
 
     def start(self, name: str, *, handle: int = -1) -> Flight:
-        chunks = [(0, 1)] if name == "read" else []
         flight = Flight(
-            Operation(0.0, name, 0, LoadFile("u"), chunks, handle=handle),
+            Operation(0.0, name, 0, LoadFile("u"), [(0, 1)] * (name == "read"), handle=handle),
             lambda: 1.0,
             lambda *end: self.ended.append((end[-1], False)),
         )
@@ -609,12 +608,11 @@ class _Bindings:
 
 def test_operations_wait_for_the_open_and_the_close_for_them() -> None:
     bindings = _Bindings()
-    names = ("open", "read", "close")
-    flights = [bindings.start(name, handle=3) for name in names]
-    for name in names:
+    flights = {name: bindings.start(name, handle=3) for name in ("open", "read", "close")}
+    for name in flights:
         bindings.answer(name)
-    assert [name for name, _ in bindings.ended] == [*names]
-    assert [flight.released_s for flight in flights] == [None, 1.0, 1.0]
+    assert [name for name, _ in bindings.ended] == [*flights]
+    assert [flight.released_s for flight in flights.values()] == [None, 1.0, 1.0]
 
 
 def test_file_of_a_client_is_opened_again_after_a_failure() -> None:
@@ -628,3 +626,5 @@ def test_file_of_a_client_is_opened_again_after_a_failure() -> None:
             bindings.answer("close")
             bindings.start("close")
     assert bindings.ended == [("read", False), ("other", False), ("read", False), ("read", True)]
+    bindings.start("write")  # is no read of the same bytes
+    assert bindings.ended[-1] == ("not-supported", False)

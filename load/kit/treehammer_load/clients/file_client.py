@@ -77,6 +77,8 @@ class FileClient(StorageClient):
     def _perform(self, flight: Flight) -> None:
         flight.send()
         try:
+            if flight.operation.name not in self._actions:
+                raise OSError(errno.EOPNOTSUPP, "no such operation")
             self._actions[flight.operation.name](flight)
         except OSError as error:
             flight.fail(classify_os_error(error), self._server)

@@ -6,7 +6,7 @@ import zlib
 from threading import Lock
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from .....collectors.record.operation_steps import CLOSE, OPEN, READ_FILE, STAT, VECTOR_READ
+from .....collectors.record.operation_steps import CLOSE, OPEN, READ, READ_FILE, STAT, VECTOR_READ
 from ..operation import BLOCK, Flight, Operation, iterate_blocks
 
 #: Ends a flight: flight, status, file, response.
@@ -54,6 +54,9 @@ class XrootdHandles:
         operation = flight.operation
         key = operation.client, operation.handle
         flight.send()
+        if operation.name not in (OPEN, STAT, READ, VECTOR_READ, CLOSE):
+            flight.fail("not-supported")
+            return
         with self._lock:
             handle = self._handles.get(key)
             opens = operation.name == OPEN or (handle is None and operation.name != CLOSE)
