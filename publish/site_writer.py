@@ -253,7 +253,8 @@ def select_fitting_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _round(value: object) -> object:
-    return float(f"{value:{_DIGITS}}") if isinstance(value, float) else value
+    is_exact = not isinstance(value, float) or value.is_integer()  # such as exact counters
+    return value if is_exact else float(f"{value:{_DIGITS}}")
 
 
 def name_file(address: str) -> str:

@@ -18,6 +18,7 @@ from repository_code import call_command, invoke_command
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
+from treehammer.publish import site_writer
 from treehammer.publish.pages.verdicts_page import lay_out_trend
 from treehammer.publish.public_names import PublicNames
 from treehammer.publish.publication import Publication, PublicationRequest, publish_site
@@ -292,6 +293,13 @@ def test_large_matrix_loses_rows_before_the_page_exceeds_its_limit() -> None:
     assert len(text) <= MAX_PAGE_BYTES
     assert "<td>+5</td>" in text
     assert text.count("<th>") == 20
+
+
+def test_counts_are_published_exactly_and_other_numbers_rounded() -> None:
+    (row,) = site_writer.select_fitting_rows(
+        [{"a_value": 1234567.0, "effect": 0.123456789, "low": None}]
+    )
+    assert row == {"a_value": 1234567.0, "effect": 0.123457}
 
 
 class _TagList(HTMLParser):
