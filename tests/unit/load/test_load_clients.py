@@ -1,9 +1,10 @@
-"""Clients of a load without a server: tasks, copies, whole files, deletions, and the watchdog."""
+"""Clients of a load without a server: tasks, copies, tokens, whole files, deletions, and the watchdog."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 from job_factory import write_payload_job
-from local_servers import SIZE, LyingDoor, serve_http
+from local_servers import CONTENT, SIZE, LyingDoor, serve_http
+from machine_requirements import skip_or_fail
 from simulated_load import SimulatedStorage, SimulatedTimer, perform_operations, run_load
 
 from treehammer.collectors.http_answers import RangeAnswerError
@@ -35,6 +37,7 @@ from treehammer.load.kit.treehammer_load.operation import (
     Flight,
     LoadFile,
     Operation,
+    StorageClient,
     classify_os_error,
 )
 from treehammer.load.kit.treehammer_load.operation import StorageClient as Client
@@ -569,3 +572,25 @@ def test_load_that_hangs_ends_with_its_stacks(
         failure = json.loads(result.read_text())["failure"]
         assert (failure["failure_class"], failure["kind"]) == ("payload", "hang")
         assert message in failure["message"]
+
+
+def test_load_leaves_token_at_door(door: str) -> None:
+    client = PlainHttpClient(1, 10.0, door)
+    file = LoadFile(door, SIZE)
+    for name, chunks in (("stat", []), ("read", [(0, 10)]), ("read_file", [])):
+        assert perform_operations(client, Operation(0.0, name, 0, file, chunks)) == [""]
+    client.close()
+
+
+@pytest.mark.parametrize("puts", [False, True])
+def test_curl_leaves_token_at_door(
+    door: str, puts: bool, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shutil.which("curl"):
+        skip_or_fail("curl is not installed")
+    monkeypatch.chdir(tmp_path)
+    command = CopyCommand.find("curl", door, puts=puts, env=os.environ)
+    client = CopyClient(StorageClient(1, 10.0), command, door, SIZE if puts else None)
+    file = LoadFile(door, SIZE, adler32=None if puts else zlib.adler32(CONTENT))
+    assert perform_operations(client, Operation(0.0, "copy", 0, file, puts=puts)) == [""]
+    client.close()

@@ -1,4 +1,4 @@
-"""Recorder of reads: counts of programs whose reads are known, and what it cannot see."""
+"""Recorder of reads: counts of programs whose reads are known, what it cannot see, and logs of Darshan."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.worker.child_processes import ForkedCall
+from treehammer.errors import MeasurementFileError
 from treehammer.tracer.kit.treehammer_tracer import file_map, recorder
 from treehammer.tracer.kit.treehammer_tracer.command_trace import CommandTrace
 from treehammer.tracer.kit.treehammer_tracer.file_reads import (
@@ -27,6 +28,8 @@ from treehammer.tracer.kit.treehammer_tracer.file_reads import (
 )
 from treehammer.tracer.kit.treehammer_tracer.process_tree import CommandRun, run_command
 from treehammer.tracer.kit.treehammer_tracer.xrootd_reads import add_xrootd_reads
+from treehammer.tracer.tool_logs import read_darshan_log
+from treehammer.tracer.trace_summary import describe_run, list_files
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
@@ -379,3 +382,58 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     values = summarize_reads(reads)
     assert (values["files_read"], values["bytes_read"], values["read_calls"]) == (1, 630, 3)
     assert "behind a door they are listed by ROOT" in describe_map(file)["map_missing"]
+
+
+LOGS = Path(__file__).with_name("logs")
+COUNTS = {"files_read": 1, "bytes_read": 92920, "read_calls": 31}
+
+
+@pytest.mark.parametrize(
+    ("name", "traced", "order", "sentences"),
+    [
+        (
+            "traced",
+            # The first read begins at 0, and 19 others where the one before ended.
+            {
+                "bytes_touched": 20 * 4096,
+                "read_calls_sequential": 20,
+                "skipped_forward_bytes": 9 * 4000,
+                "skipped_backward_bytes": 46000 + 20 * 4096,
+            },
+            (20, 4096, {}),
+            ["Read: 92.9 kB in 31 reads of 1 file or connection", "of C streams"],
+        ),
+        (
+            "counted",
+            {},
+            (19, None, {"to 1 kB": 11, "to 10 kB": 20}),
+            ["Sizes of reads: 11 to 1 kB, 20 to 10 kB.", "it has no trace (DXT)"],
+        ),
+    ],
+)
+def test_log_of_darshan_has_the_reads_of_each_file(
+    name: str, traced: dict[str, int], order: tuple[object, ...], sentences: list[str]
+) -> None:
+    pytest.importorskip("darshan")
+    log = read_darshan_log(LOGS / f"{name}.darshan")
+    assert log["axes"] == {"command": "/usr/bin/python3 reader.py"}
+    assert log["started_us"] // 10**12 == 1795
+    values = log["values"]
+    trace = json.loads(values["file_reads"])
+    (file,) = trace["files"]
+    assert file["path"] == "/tmp/demo/events.bin"
+    assert "size" not in file
+    assert (file["sequential"], file.get("median"), file.get("sizes", {})) == order
+    counts = {key: value for key, value in values.items() if isinstance(value, int)}
+    assert counts == COUNTS | traced
+    assert "Darshan records no CPU" in values["file_reads_missing"]
+    text = " ".join(describe_run({**values, "threads_mean": None}, trace))
+    assert all(sentence in text for sentence in sentences)
+    assert list_files(trace)[0]["calls"] == 31
+
+
+def test_other_file_is_no_log_of_darshan(tmp_path: Path) -> None:
+    pytest.importorskip("darshan")
+    (tmp_path / "x.darshan").write_bytes(b"no log")
+    with pytest.raises(MeasurementFileError, match="no log of Darshan"):
+        read_darshan_log(tmp_path / "x.darshan")
