@@ -98,9 +98,9 @@ def check_root_importable(python: str, env: Mapping[str, str], origin: str) -> N
 
 
 def drop_foreign_python(env: Mapping[str, str]) -> Dict[str, str]:
-    """Remove variables that make a Python load another installation's modules."""
-    foreign = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-    clean = {name: value for name, value in env.items() if name not in foreign}
+    """Remove variables that make a Python load other modules, run slower or stop at warnings."""
+    foreign = ("PYTHON", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    clean = {name: value for name, value in env.items() if not name.startswith(foreign)}
     clean["PYTHONNOUSERSITE"] = "1"
     return clean
 
