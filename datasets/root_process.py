@@ -9,8 +9,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
+from textwrap import indent
 from typing import IO, TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -30,6 +33,8 @@ KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
 MALLOC_CHECKS = "libc_malloc_debug.so.0"
 #: Lines of ROOT's output that a message quotes.
 LOG_TAIL_LINES = 5
+#: Seconds in which a process without an answer ends by itself.
+END_TIMEOUT_S = 10.0
 #: Seconds between two reports of the object that is worked on.
 NOTE_INTERVAL_S = 1.0
 
@@ -97,9 +102,9 @@ def run_action(
             answer = _exchange_messages(process, document, on_done, work)
         finally:
             process.kill()
-            process.wait()
+            code = process.wait()
         if answer is None:
-            raise _explain_end(action, request, work, process.returncode, log)
+            raise _explain_end(action, request, work, code, log)
         if "error" in answer:
             # ROOT's own first error may tell that no space is left.
             log.seek(0)
@@ -137,27 +142,28 @@ class _Work:
 
 
 def _explain_end(
-    action: str, request: SoftwareRequest, work: _Work, code: int | None, log: IO[str]
+    action: str, request: SoftwareRequest, work: _Work, code: int, log: IO[str]
 ) -> TreehammerError:
     """Explain the end of a process without an answer, by its exit code and its output."""
     log.seek(0)
     text = log.read()
-    lines = [f"    {line.rstrip()}" for line in text.splitlines() if line.strip()]
+    tail = "\n".join(text.strip().splitlines()[-LOG_TAIL_LINES:])
     cause = describe_crash(text)
-    output = f". {cause}" if cause else ":\n" + "\n".join(lines[-LOG_TAIL_LINES:])
-    if work.file and code is not None and code < 0:
+    output = f". {cause}" if cause else ":\n" + indent(tail, "    ")
+    if work.file and code < 0 and code != -signal.SIGKILL:
         end = signal.Signals(-code).name
         return DatasetError(
             f"ROOT {request.request} was ended by {end} at {work.object or 'this file'!r}{output}",
             where=work.file,
         )
-    return SoftwareError(
-        f"ended without an answer{f' at {work}' if work.file else ''}{output}",
-        where=f"datasets {action} with ROOT {request.request}",
-        hint=""
-        if work.file
-        else "Check that this ROOT can be imported in Python and compiles C++.",
-    )
+    end, hint = f"ended without an answer{output}", ""
+    if code == -signal.SIGKILL:
+        end = "was killed"
+        hint = "The kernel kills processes where memory is short: make room, and repeat."
+    elif not work.file:
+        hint = "Check that this ROOT can be imported in Python and compiles C++."
+    where = f"datasets {action} with ROOT {request.request}{work.file and f' at {work}'}"
+    return SoftwareError(end, where=where, hint=hint)
 
 
 def _exchange_messages(
@@ -171,11 +177,9 @@ def _exchange_messages(
     assert process.stdout is not None
     reported_s = 0.0
     with process.stdin, process.stdout:
-        try:
+        with suppress(BrokenPipeError):
             json.dump(document, process.stdin)
             process.stdin.close()
-        except BrokenPipeError:
-            return None
         for line in process.stdout:
             message: dict[str, Any] = json.loads(line)
             if "result" in message or "error" in message:
@@ -185,4 +189,6 @@ def _exchange_messages(
             if "done" in message or (work.object and is_due):
                 on_done(work.done, str(work))
                 reported_s = time.monotonic()
+    with suppress(TimeoutExpired):  # its own end is what an error shall name
+        process.wait(timeout=END_TIMEOUT_S)
     return None

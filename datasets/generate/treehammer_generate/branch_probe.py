@@ -42,6 +42,7 @@ GROUP_SIZE = 16
 PROGRESS_INTERVAL_S = 1.0
 #: Bytes at the end of a failed child's output that are kept.
 MAX_LOG_BYTES = 200_000
+KILLED = "was killed, as the kernel does where memory is short; make room and repeat"
 
 
 class _FailedRead(NamedTuple):
@@ -272,7 +273,7 @@ def _find_failing_branches(
         # Position, and thousandths of the entries.
         current = (ctypes.c_int * 2).from_buffer(shared)
         current[0] = positions[0]
-        child = os.fork()
+        is_late, child = False, os.fork()
         if not child:
             _read_in_child(read, positions, log, report, current)
         pidfd = os.pidfd_open(child)
@@ -281,18 +282,20 @@ def _find_failing_branches(
             while not select.select([pidfd], [], [], PROGRESS_INTERVAL_S)[0]:
                 if report_share:
                     report_share(current[1] / 1000)
-                if time.monotonic() > deadline:
+                if is_late := time.monotonic() > deadline:
                     os.kill(child, signal.SIGKILL)
                     break
         finally:
             os.close(pidfd)
-            status = os.waitpid(child, 0)[1]
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         last_position = current[0]
         del current  # holds the memory open
+        if code == -signal.SIGKILL and not is_late:  # no branch does this
+            raise RequestError("a process that reads branches", KILLED)
         log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
         text = log.read().decode("utf-8", "replace")
-        if status:
-            return {last_position: _FailedRead(text, _describe_end(status))}
+        if code:
+            return {last_position: _FailedRead(text, _describe_end(code))}
         report.seek(0)
         return {
             int(position): _FailedRead(message or text, "failed")
@@ -300,13 +303,10 @@ def _find_failing_branches(
         }
 
 
-def _describe_end(status: int) -> str:
-    if not os.WIFSIGNALED(status):
-        return "failed"
-    number = os.WTERMSIG(status)
-    if number == signal.SIGKILL:
-        return f"took longer than {TIMEOUT_S:.0f} s, or was killed"
-    return f"was ended by {signal.Signals(number).name}"
+def _describe_end(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return f"took longer than {TIMEOUT_S:.0f} s"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
 
 
 def _read_in_child(

@@ -235,6 +235,10 @@ failed = {{}}
 progress = branch_probe._Progress(open(os.devnull, "w"), 10)
 branch_probe._reduce_until_clean(read, [4, 3, 2, 1, 0, 5, 6, 9], failed, progress)
 print(json.dumps({{number: failure.end for number, failure in failed.items()}}))
+try:
+    branch_probe._find_failing_branches(lambda *_: os.kill(os.getpid(), 9), [0])
+except branch_probe.RequestError as error:
+    print(error)
 sys.stdout.flush(); os._exit(0)
 """
 
@@ -245,6 +249,8 @@ def test_branches_that_fail_together_are_left_out(
     python = Path(software("6.40.00").location) / "bin" / "python"
     command = [str(python), "-W", "ignore", "-c", REDUCE]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == (
+    failures, killed = done.stdout.splitlines()[-2:]
+    assert failures == (
         '{"5": "together with others was ended by SIGABRT", "9": "together with others failed"}'
     )
+    assert killed.startswith("was killed, as the kernel does where memory is short")

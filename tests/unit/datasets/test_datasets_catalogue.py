@@ -196,7 +196,7 @@ def test_interrupted_make_leaves_nothing(
 
 
 DIE = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 if {announced}:
     print(json.dumps({{"file": "x.root", "object": "T"}}), flush=True)
     {end}
@@ -208,7 +208,8 @@ sys.exit("no ROOT here")
     ("announced", "end", "where", "message", "blames_installation"),
     [
         (True, "os.kill(os.getpid(), signal.SIGSEGV)", "x.root", "by SIGSEGV at 'T'", False),
-        (True, "sys.exit('boom')", "measure", "at T of x.root:\n    boom", False),
+        (True, "os.kill(os.getpid(), signal.SIGKILL)", "at T of x.root", "was killed", False),
+        (True, "os.close(1); time.sleep(.3); sys.exit('boom')", "measure", ":\n    boom", False),
         (False, "", "measure", "without an answer:\n    no ROOT here", True),
     ],
 )
