@@ -20,10 +20,9 @@ NODE_PACKAGE = "treehammer_node"
 
 #: Modules beside this one that stay on the machine of the submission.
 _LOCAL_MODULES = ("cli.py", "root_releases.py", "worker_zipapp.py")
-_KIT_FOLDER = "kit"
-_PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)
+_PACKED_FOLDERS = ("record", "software", "worker", "kit")
 #: Folders of verticals that travel, too.
-_PACKED_PARTS = ("worker", _KIT_FOLDER)
+_PACKED_PARTS = ("worker", "kit")
 #: Entry of the archive, which any Python since 2.6 can read: those before 3.9 look for a newer one.
 _MAIN = f'''"""Start the worker, if need be with another Python."""
 
@@ -72,8 +71,7 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
                     relative = path.relative_to(_root_folder())
                     name = f"{NODE_PACKAGE}/{relative.as_posix()}"
                     _add_entry(archive, name, path.read_bytes())
-                    # The kit's modules run unpacked.
-                    if bytecode and path.suffix == ".py" and _KIT_FOLDER not in relative.parts:
+                    if bytecode and path.suffix == ".py":
                         _add_entry(archive, f"{name}c", _load_bytecode(path, name))
                 for name, module in sorted(providers.list_extensions().items()):
                     _add_extension(archive, name, module)

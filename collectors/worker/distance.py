@@ -26,7 +26,6 @@ from ..record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ..shared_files import local_path
 from ..storage_access import HTTP_CLIENT, PELICAN_CLIENT, SCHEMES, StorageScheme
 from .child_processes import enter_helper_process
-from .delay_proxy import UNLIMITED_MBIT
 from .netem import NetemBusyError, NetemError, NodeDelay
 from .probes import server_identity, storage_door
 
@@ -163,6 +162,8 @@ class JobDistance:
         return replace(spec, files=files, door_url=door_url), PROXY
 
     def _set_link(self, control: str, rtt_ms: float, rate_mbit: float) -> None:
+        from .delay_proxy import UNLIMITED_MBIT  # few jobs need asyncio
+
         requested = rtt_ms, rate_mbit or UNLIMITED_MBIT
         try:
             if control not in self._settings:

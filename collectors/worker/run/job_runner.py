@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import glob
-import importlib.resources
 import json
 import os
 import shutil
 import stat
+import zipfile
 from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ....verticals import import_parts
 from ...job_spec import PAIRED, JobSpec
@@ -240,34 +239,34 @@ def _list_runs(context: JobContext) -> Iterator[Tuple[Callable[[], None], List[E
 
 
 def locate_kit(target: str) -> str:
-    """Return the payload kit's folder: the installed one, or a copy in ``target``.
-
-    It is a copy from the zipapp, and where verticals bring further packages of the kit.  The modules
-    that the kit shares with the worker are copied beside it.
-    """
-    package = __package__.rsplit(".", 2)[0]
-    source = importlib.resources.files(package)
-    kit = source.joinpath("kit")
-    further = [importlib.resources.files(part.__name__) for part in import_parts("kit")]
-    if isinstance(kit, Path) and not further:
-        return os.path.abspath(kit)
-    for folder in (kit, *further):
-        _extract(folder, target)
+    """Copy the kit, and beside it the modules that it shares with the worker; return ``target``."""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    kits = [os.path.join(folder, "kit"), *(part.__path__[0] for part in import_parts("kit"))]
+    copies = dict.fromkeys(kits, target)
     for name in _SHARED_WITH_KIT:
-        _extract(source.joinpath(name), os.path.join(os.path.dirname(target), name))
+        copies[os.path.join(folder, name)] = os.path.join(os.path.dirname(target), name)
+    if not os.path.isdir(folder):
+        _extract(os.path.dirname(os.path.dirname(folder)), copies)
+        return target
+    for source, copy in copies.items():
+        if os.path.isdir(source):
+            shutil.copytree(source, copy, dirs_exist_ok=True)
+        else:
+            shutil.copy2(source, copy)  # Python's bytecode fits the time of the module
     return target
 
 
-def _extract(source: Any, target: str) -> None:
-    if source.is_dir():
-        os.makedirs(target, exist_ok=True)
-        for item in source.iterdir():
-            _extract(item, os.path.join(target, item.name))
-    elif isinstance(source, Path):
-        shutil.copy2(source, target)  # Python's bytecode fits the time of the module
-    else:
-        with open(target, "wb") as stream:
-            stream.write(source.read_bytes())
+def _extract(zipapp: str, copies: Mapping[str, str]) -> None:
+    """Copy files and folders out of a zipapp, without the bytecode of modules that are imported there."""
+    with zipfile.ZipFile(zipapp) as archive:
+        for name in archive.namelist():
+            path = os.path.join(zipapp, name)
+            for source, copy in copies.items():
+                if f"{path}/".startswith(f"{source}/") and not path.endswith(".pyc"):
+                    target = copy + path[len(source) :]
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    with open(target, "wb") as stream:
+                        stream.write(archive.read(name))
 
 
 def _run_executions(
