@@ -120,6 +120,7 @@ def show(settings: Settings, name: str) -> CommandOutput:
 
     Example: treehammer datasets show nanoaod-merged
     """
+    from treehammer.collectors.json_documents import parse_document
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
     from treehammer.datasets.specs import dataset_specs
 
@@ -132,7 +133,9 @@ def show(settings: Settings, name: str) -> CommandOutput:
     rows = [
         {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
     ]
-    source_layout = _find_source_layout(manifest)
+    # The file that a merged dataset was made from.
+    source = manifest.origin.get("source")
+    source_layout = {source["file"]: parse_document(TreeLayout, source["layout"])} if source else {}
     rows += [{"name": title, **flatten_layout(layout)} for title, layout in source_layout.items()]
     blocks: list[Block] = [_make_fact_table(_list_facts(catalogue, manifest))]
     if source_layout:
@@ -166,14 +169,6 @@ def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[st
 def _make_fact_table(facts: Iterable[tuple[str, Any]]) -> TextTable:
     rows = [{"key": key, "value": value} for key, value in facts]
     return TextTable(rows, [TableColumn("key", ""), TableColumn("value", "")])
-
-
-def _find_source_layout(manifest: Manifest) -> dict[str, TreeLayout]:
-    """Return the layout of the file that a merged dataset was made from, by its name."""
-    from treehammer.collectors.json_documents import parse_document
-
-    source = manifest.origin.get("source")
-    return {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
 
 
 @datasets.command("make")
@@ -321,13 +316,14 @@ def add(
              treehammer datasets add analysis recordings/1-1.csv
     """
     from treehammer.datasets import root_process
-    from treehammer.datasets.catalogues import recordings
+    from treehammer.datasets.catalogues import dataset_verification, recordings
     from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 
     catalogue = FolderCatalogue(settings.datasets_dir)
     if any(path.suffix == recordings.RECORDING_SUFFIX for path in files):
         _print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
         return
+    dataset_verification.check_added_files(name, files)
     software = root_process.prepare_dataset_root(root, settings.software_dir, progress_bar)
     manifest = catalogue.add(
         name, files, software, tree=tree, libraries=libraries, bars=progress_bar

@@ -86,6 +86,9 @@ def run_action(
         command = [*setup.build_command("python", str(GENERATE_SCRIPT)), action]
     except ExecutionError as fault:
         raise SoftwareError(str(fault)) from fault
+    # glibc checks each block that is freed; since 2.34 this needs a library of its own.
+    libraries = " ".join(filter(None, [setup.env.get("LD_PRELOAD"), MALLOC_CHECKS]))
+    heap_checks = {"MALLOC_CHECK_": "3", "LD_PRELOAD": libraries} if check_memory else {}
     # Loading takes seconds, on a busy machine many.
     on_done(0, f"loading ROOT {request.request}")
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
@@ -95,7 +98,7 @@ def run_action(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**setup.env, **(_watch_heap(setup.env) if check_memory else {})},
+            env={**setup.env, **heap_checks},
         )
         work = _Work()
         try:
@@ -121,12 +124,6 @@ def run_action(
             where=request.request,
         )
     return result
-
-
-def _watch_heap(env: Mapping[str, str]) -> dict[str, str]:
-    """Let glibc check each block that is freed; since 2.34 this needs a library of its own."""
-    libraries = [env.get("LD_PRELOAD", ""), MALLOC_CHECKS]
-    return {"MALLOC_CHECK_": "3", "LD_PRELOAD": " ".join(filter(None, libraries))}
 
 
 @dataclass

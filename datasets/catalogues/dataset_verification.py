@@ -121,11 +121,22 @@ def check_added_files(name: str, paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.is_file():
             raise DatasetError("there is no regular file of this name", where=str(path))
+        require_root_file(path, str(path))
     names = choose_file_names(paths)
     if len(set(names)) < len(names) or MANIFEST_NAME in names:
         raise DatasetError(
             "the files of a dataset need names of their own", where=", ".join(sorted(names))
         )
+
+
+def require_root_file(path: Path, where: str) -> None:
+    """Raise a DatasetError on ``where`` if a file is certainly none of ROOT, by its first bytes."""
+    with path.open("rb") as file:
+        start = file.read(500).lstrip()
+    if not start.startswith(b"root"):
+        kind = "a web page or XML" if start.startswith(b"<") else "of another format"
+        problem = f"cannot be opened as a ROOT file: it is {kind if start else 'empty'}"
+        raise DatasetError(problem, where=where, hint="Copy it again, and look into the copy.")
 
 
 def choose_file_names(paths: Sequence[Path]) -> list[str]:

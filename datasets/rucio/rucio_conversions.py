@@ -197,6 +197,8 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
     expires_at = row.get("expires_at")
     if isinstance(expires_at, str):
         expires_at = datetime.strptime(expires_at, "%a, %d %b %Y %H:%M:%S %Z")
+    error = str(row.get("error") or "").removeprefix("RequestErrMsg.")
+    error = error.removeprefix("TRANSFER_FAILED:")
     return ReplicationRule(
         id=str(row["id"]),
         expression=str(row["rse_expression"]),
@@ -205,15 +207,9 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
         locks_ok=int(row["locks_ok_cnt"]),
         locks_copying=int(row["locks_replicating_cnt"]),
         locks_stuck=int(row["locks_stuck_cnt"]),
-        error=_clean_error_text(str(row.get("error") or "")),
+        error=" ".join(error.split()),
         expires_at=expires_at.replace(tzinfo=UTC).timestamp() if expires_at else None,
     )
-
-
-def _clean_error_text(error: str) -> str:
-    """Remove Rucio's names for error kinds from a transfer's error."""
-    message = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
-    return " ".join(message.split())
 
 
 #: Name of an exception of Rucio -> the error that it becomes.

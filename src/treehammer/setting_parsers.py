@@ -6,6 +6,7 @@ Only some addresses of web servers may receive secrets.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,10 +74,14 @@ SettingParser = Callable[[RawValue], Any]
 
 
 def parse_path(raw: RawValue) -> Path:
-    """Parse a path."""
+    """Parse a path; that of a folder need not exist, but cannot lead through a file."""
     if not isinstance(raw.value, str | Path) or not str(raw.value):
         raise raw.error("a path")
-    return (raw.base / Path(raw.value).expanduser()).resolve()
+    path = (raw.base / Path(raw.value).expanduser()).resolve()
+    file = next(filter(os.path.isfile, (path, *path.parents)), None)
+    if file and raw.name.endswith("_dir"):
+        raise raw.secret_error(f"must be a folder, and {file} is a file")
+    return path
 
 
 def integer_parser(maximum: int | None = None) -> SettingParser:

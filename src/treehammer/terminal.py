@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -372,16 +372,11 @@ def print_rows(
     else:
         screen = make_console()
         grid = build_grid(rows, columns, width=screen.width, title=title)
-        with _page(screen) if len(rows) >= screen.height else nullcontext():
+        is_paged = len(rows) >= screen.height and screen.is_terminal and sys.stdin.isatty()
+        if is_paged:  # the pager leaves the table on the screen at its end
+            os.environ.setdefault("LESS", "-FRX")
+        with screen.pager(styles=True) if is_paged else nullcontext():
             screen.print(grid)
-
-
-def _page(screen: Console) -> AbstractContextManager[Any]:
-    """Show a long table by a pager on a terminal, which leaves it on the screen at the end."""
-    if not (screen.is_terminal and sys.stdin.isatty()):
-        return nullcontext()
-    os.environ.setdefault("LESS", "-FRX")
-    return screen.pager(styles=True)
 
 
 def build_grid(

@@ -18,7 +18,7 @@ from treehammer.collectors.storage_access import READ, find_limit, find_scheme, 
 from treehammer.config import Settings
 from treehammer.datasets import DEFAULT_ROOT, doors, tree_measurement
 from treehammer.datasets.catalogues import folder_catalogue
-from treehammer.datasets.catalogues.dataset_verification import choose_file_names
+from treehammer.datasets.catalogues.dataset_verification import choose_file_names, require_root_file
 from treehammer.datasets.doors.observations import FileObservation
 from treehammer.datasets.manifest import (
     RNTUPLE,
@@ -264,9 +264,9 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
         observation = _require_success(
             url, doors.read_file(url, size, advance, copy_to=None if is_local else copy)
         )
-    return Path(url) if is_local else copy, FileDigest(
-        observation.size or 0, observation.adler32, observation.sha256
-    )
+    path = Path(url) if is_local else copy
+    require_root_file(path, url)
+    return path, FileDigest(observation.size or 0, observation.adler32, observation.sha256)
 
 
 def _require_success(url: str, observation: FileObservation) -> FileObservation:

@@ -63,13 +63,13 @@ def measure_files(
     """
     with tempfile.TemporaryDirectory(prefix="treehammer-") as name:
         folder = Path(name)
+        files = open_files(addresses, folder, bars)
         requests = {root: providers.parse_software_request(root) for root in request.releases}
         check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
         software = {
             root: prepare_root(software_request, settings.software_dir, bars)
             for root, software_request in requests.items()
         }
-        files = open_files(addresses, folder, bars)
         first = software[request.releases[0]]
         measured = describe_files(files, first, bars, tree=request.tree)
         if not request.name:

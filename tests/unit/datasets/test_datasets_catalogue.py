@@ -279,7 +279,7 @@ def test_added_files_are_copied_and_recorded(
 ) -> None:
     sources = [tmp_path / "b.root", tmp_path / "a.root"]
     for number, source in enumerate(sources):
-        source.write_bytes(bytes([number]) * 2000)
+        source.write_bytes(b"root%d" % number * 400)
     manifest = catalogue.add("mine", sources, software, tree="Events")
     assert [file.name for file in manifest.files] == ["b.root", "a.root"]
     assert manifest.origin["sources"] == [str(source) for source in sources]
@@ -289,7 +289,7 @@ def test_added_files_are_copied_and_recorded(
     for other_sources, tree in ((sources[::-1], ""), (sources[:1], ""), (sources, "Runs")):
         with pytest.raises(DatasetError, match="other content"):
             catalogue.add("mine", other_sources, software, tree=tree)
-    sources[0].write_bytes(b"changed")
+    sources[0].write_bytes(b"root changed")
     with pytest.raises(DatasetError, match="other content"):
         catalogue.add("mine", sources, software)
     assert catalogue.verify("mine") == manifest
@@ -310,6 +310,8 @@ def test_added_files_are_copied_and_recorded(
         ("mine", ["none.root"], "no regular file", ""),
         ("mine", ["a.root", "sub/a.root"], "names of their own", ""),
         ("mine", ["manifest.json"], "names of their own", ""),
+        ("mine", ["empty"], "ROOT file: it is empty", "Copy it again, and look into the copy."),
+        ("mine", ["page"], "it is a web page or XML", "Copy it again, and look into the copy."),
     ],
 )
 def test_invalid_files_are_not_added(
@@ -324,6 +326,8 @@ def test_invalid_files_are_not_added(
     (tmp_path / "sub").mkdir()
     for file in ("a.root", "sub/a.root", "manifest.json"):
         (tmp_path / file).write_bytes(DATA)
+    (tmp_path / "empty").touch()
+    (tmp_path / "page").write_text("<!DOCTYPE html><title>403</title>")
     with pytest.raises(DatasetError, match=message) as caught:
         catalogue.add(name, [tmp_path / file for file in files], software)
     assert caught.value.hint == hint

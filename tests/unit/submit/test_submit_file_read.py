@@ -57,7 +57,7 @@ SOFTWARE = {root: SoftwareRequest(root, "wheel", root, "/nowhere") for root in R
 @pytest.fixture
 def files(tmp_path: Path) -> OpenedFiles:
     path = tmp_path / "my file[1].root"
-    path.write_bytes(b"content")
+    path.write_bytes(b"root content")
     return open_files([str(path)], tmp_path, no_progress)
 
 
@@ -77,14 +77,14 @@ def plan(files: OpenedFiles, folder: Path, *, mode: str = SOLO, **changes: Any) 
 def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path) -> None:
     path = tmp_path / "my file[1].root"
     assert (files.names, files.urls, files.paths) == (("my_file_1_.root",), (str(path),), (path,))
-    assert files.digests[0].adler32 == f"{zlib.adler32(b'content'):08x}"
+    assert files.digests[0].adler32 == f"{zlib.adler32(b'root content'):08x}"
     (job,) = plan(files, tmp_path).jobs
     assert [e.files[0].url for e in job.spec.executions] == [str(path)] * 2
     assert job.spec.door_url == str(tmp_path)
     paths = [str(tmp_path / folder / "x.root") for folder in ("a", "b")]
     for name in paths:
         Path(name).parent.mkdir()
-        Path(name).touch()
+        Path(name).write_bytes(b"root")
     assert open_files(paths, tmp_path, no_progress).names == ("1-x.root", "2-x.root")
 
 
@@ -268,7 +268,7 @@ def test_error_names_the_address_of_a_copied_file(
 def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ROOT of this user is an empty folder, so that the only job fails."""
     path = tmp_path / "x.root"
-    path.write_bytes(b"content")
+    path.write_bytes(b"root content")
     request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(tmp_path))
     (tmp_path / "user").mkdir()
     user = LocalUser(tmp_path / "user")
