@@ -330,7 +330,6 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
             400,
             "both sides select the same",
         ),
-        ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "between 0 and 1"),
         ("/compare?aa=1", 400, "unknown parameter"),
         ("/compare?a=6.38.00&b=6.40.00&campaign=none", 404, "no campaigns"),
         ("/compare?axis=selection&where_a=site=X&where_b=site=Y", 404, "no measurements match"),

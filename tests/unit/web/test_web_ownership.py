@@ -90,24 +90,6 @@ def marked(job: JobRow) -> JobRow:
     return replace(job, batch_system=EXTERNAL_PREFIX + job.batch_system)
 
 
-def test_later_upload_replaces_earlier(service: ServiceThread, key: str) -> None:
-    assert upload(service, key, JOB, ATTEMPT) == (3, 0, 0)
-    assert upload(service, key, JOB, ATTEMPT) == (0, 0, 3)
-    done = replace(JOB, state="done")
-    ended = replace(ATTEMPT, state="done", ended_us=STARTED_US + 1, exit_code=0)
-    assert upload(service, key, done, ended) == (0, 2, 1)
-    assert upload(service, key, JOB, ATTEMPT) == (0, 0, 3), (
-        "an earlier state that arrives late is ignored"
-    )
-    assert jobs(service) == [marked(done)]
-    requeued = replace(JOB, state="queued", batch_id="8.0")
-    assert upload(service, key, requeued) == (0, 1, 1)
-    assert jobs(service) == [marked(requeued)]
-    with Store.open(service.url) as store:
-        assert store.campaigns() == [CAMPAIGN]
-        assert store.attempts(["j1"]) == [ended], "rows outside the upload stay"
-
-
 def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) -> None:
     with Store.open(service.url) as store:
         store.add_campaign(CAMPAIGN, [JOB], group="submiter")
@@ -121,17 +103,6 @@ def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) ->
         second = replace(ATTEMPT, number=2)
         assert upload(service, key, JOB, second) == (1, 1, 1)
         assert (jobs(service), store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
-
-
-def test_uploaded_bad_replica_marks_measurements(service: ServiceThread, key: str) -> None:
-    service.post_document(
-        make_body([make_sent_measurement(dataset_hash="h", door="root", plausible=True)]), key
-    )
-    assert upload(service, key, BAD) == (2, 0, 0)
-    with Store.open(service.url) as store:
-        (row,) = store.measurements(Selection(), ["plausible"])
-        assert store.replicas() == [replace(BAD, owner="submiter")]
-    assert row["plausible"] is False
 
 
 def test_upload_requires_submitter_key(service: ServiceThread, key: str) -> None:

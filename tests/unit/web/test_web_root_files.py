@@ -114,8 +114,7 @@ def test_errors_hide_paths(
 def test_too_many_measurements_are_refused(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (root_file_page, root_file_page):
-        monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
+    monkeypatch.setattr(root_file_page, "MAX_MEASUREMENTS", 10)
     query = "campaign=nightly&where=kind%3Dtimed"
     page = filled.client.get(f"/root-file?{query}", headers=PEOPLE)
     assert "More than 10 measurements match" in page.text

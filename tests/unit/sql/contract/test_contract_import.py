@@ -130,6 +130,7 @@ def test_same_file_imported_twice_is_added_once(
     for dry_run in (True, False):
         results = import_file(store, file, duplicate, dry_run=dry_run)
         assert import_counts(results) == [(rows, 0, 0, 0), (0, rows, 0, 0)]
+        assert [result.campaigns for result in results] == [2, 0]
 
 
 def test_first_recorded_value_wins(store: Store, remote: Store, tmp_path: Path) -> None:
@@ -221,15 +222,6 @@ def test_import_sets_final_state_of_reported_job(
     assert (job.state, job.batch_system) == (state, "external@pool")
     (attempt,) = store.attempts(["job"])
     assert attempt.state == ("lost" if before == "lost" else "done")
-
-
-def test_dry_run_counts_shared_campaign_once(store: Store, remote: Store, tmp_path: Path) -> None:
-    remote.add([make_measurement()])
-    remote.add_campaign(make_campaign_row(), [])
-    files = [write_export(remote, tmp_path / name) for name in ("a.parquet", "b.parquet")]
-    for dry_run in (True, False):
-        results = import_file(store, *files, dry_run=dry_run)
-        assert [result.campaigns for result in results] == [1, 0]
 
 
 # Files of other programs

@@ -313,6 +313,8 @@ def test_uploaded_campaign(store: Store) -> None:
         CampaignUpload(make_campaign_row(), jobs[1:2], first[1:2]), SENDER
     ) == UploadResult(0, 0, 3)
     assert store.attempts(["job 1"]) == [ended, second]
+    requeued = CampaignUpload(make_campaign_row(), [replace(jobs[1], state="queued", batch_id="2")])
+    assert store.apply_upload(requeued, SENDER) == UploadResult(0, 1, 1)
     assert (store.campaigns(), store.replicas()) == (
         [make_campaign_row()],
         [replace(finding, owner="alice")],
