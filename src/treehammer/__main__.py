@@ -13,6 +13,10 @@ INTERRUPT_REPEAT_DELAY_S = 0.02
 
 def main() -> None:
     """Run the command line; Ctrl-C while Python loads or leaves just ends it, as nothing is open."""
+    # Files would get the numbers of closed streams, and with them what programs print.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: PTH123, SIM115
     # Started with SIGINT ignored, as by nohup, it stays ignored.
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:

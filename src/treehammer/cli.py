@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -257,10 +258,12 @@ def main() -> None:
         code = ExitCode.INTERRUPTED
     except OSError as error:
         # A full or read-only disk, or a folder that is missing, can stop any command.
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a write that fails names no file
-        place = error.filename or "output or open file" * is_full
-        if not place:
-            raise
+        place = error.filename
+        if not place:  # a write that fails names no file
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            place = "output or open file"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python exits with 120 after a retry
         hint = "'treehammer config show' lists the folders that it uses."
         click.echo(f"treehammer: {place}: {error.strerror}\n  {hint}", err=True)
         code = ExitCode.INFRASTRUCTURE

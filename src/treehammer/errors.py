@@ -227,10 +227,6 @@ class SoftwareError(InfrastructureError):
     """A requested ROOT release cannot be set up."""
 
 
-class CountingError(InfrastructureError):
-    """Instructions cannot be counted on this machine, or a count failed."""
-
-
 class BatchError(InfrastructureError):
     """A batch system did not accept, know or run a job."""
 

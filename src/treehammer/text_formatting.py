@@ -189,11 +189,7 @@ ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
 @contextmanager
 def no_progress(_description: str, _total: int) -> Iterator[ProgressCallback]:
     """Open a progress bar that shows nothing."""
-
-    def ignore(count: int, note: str = "") -> None:
-        pass
-
-    yield ignore
+    yield lambda count, note="": None
 
 
 @contextmanager

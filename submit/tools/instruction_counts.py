@@ -27,7 +27,7 @@ from treehammer.collectors.worker.run.execution import Execution
 from treehammer.collectors.worker.run.job_context import InstructionCount, JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.config import Settings
-from treehammer.errors import CountingError
+from treehammer.errors import InfrastructureError
 from treehammer.hctests.definition.model import COMMIT_AXIS, Variant
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.submit.campaigns.job_rendering import copy_payload
@@ -52,6 +52,10 @@ _NUMBERED_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 _COST_START = frozenset("0123456789+-*")
 #: Versions after ``.so``, and the hash by which a wheel renames the libraries that it contains.
 _LIBRARY_VERSION = re.compile(r"(?:-[0-9a-f]{8})?(\.so)[.\d]*$")
+
+
+class CountingError(InfrastructureError):
+    """Instructions cannot be counted on this machine, or a count failed."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from plan_factory import make_local_plan
 
 from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.collectors.worker.child_processes import run_forked
-from treehammer.errors import ConfigError, CountingError, ExitCode
+from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request
 from treehammer.submit.campaigns.job_rendering import copy_payload
@@ -23,6 +23,7 @@ from treehammer.submit.tools.instruction_counts import (
     COMPILED_AT_RUN_TIME,
     UNNAMED,
     CountedRead,
+    CountingError,
     RepeatedCount,
     Valgrind,
     build_rows,
