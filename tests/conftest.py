@@ -113,7 +113,7 @@ ENDS = pytest.StashKey[GroupEnds]()
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture")
 #: Tests that compare the numbers of all verticals.
 OF_ALL_VERTICALS = ["unit/web/test_web_shared_numbers.py"]
-collect_ignore = [] if all(map(has_vertical, ("load", "watch"))) else OF_ALL_VERTICALS
+collect_ignore = [] if all(map(has_vertical, ("load", "watch", "explore"))) else OF_ALL_VERTICALS
 pytest_plugins = ["database_fixtures", "tiny_dataset"]
 if find_spec("grid_fixtures"):  # the testbed is there
     pytest_plugins.append("grid_fixtures")

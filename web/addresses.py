@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from treehammer.errors import ConfigError
 
 if TYPE_CHECKING:
-    # Reports draw the figures of Explore without the service.
+    # Reports draw figures without the service.
     from starlette.requests import Request
 
     from treehammer.tables import Row

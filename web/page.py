@@ -194,6 +194,7 @@ class Page:
         compress: compress with gzip; not for files that support range requests.
         make_pool: makes a pool of its own for slow queries; None for the common one.
         help: page of the documentation.
+        is_crawled: whether crawlers may follow its address, of which there are few.
         reads_measurements: False if it is answered from roll-ups and verdicts alone where it has no
             parameters: no column may come from measurements (``test_web_query_counts.py``).
     """
@@ -208,6 +209,7 @@ class Page:
     compress: bool = True
     make_pool: Callable[[PageResources], QueryPool] | None = None
     help: str = "pages"
+    is_crawled: bool = True
     reads_measurements: bool = True
 
     def answer(

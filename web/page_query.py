@@ -28,7 +28,7 @@ from treehammer.web.arranged_table import is_arrangement
 from treehammer.web.display_formats import days_until, today
 
 if TYPE_CHECKING:
-    # Reports draw the figures of Explore without the service.
+    # Reports draw figures without the service.
     from starlette.requests import Request
 
 #: Known values listed for an unknown one.

@@ -11,7 +11,7 @@ from treehammer.load.analysis.cache_conclusion import describe_condition
 from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
 from treehammer.load.analysis.cache_reads import COLUMNS, METRICS, TEST, CacheRead, parse_read
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
+from treehammer.sql.read.query_model import MAX_READ, Condition, FigureQuery, Selection
 from treehammer.web.figures.figure_layout import (
     FigureLayout,
     FigureMark,
@@ -21,7 +21,6 @@ from treehammer.web.figures.figure_layout import (
     Scale,
     style_series,
 )
-from treehammer.web.figures.figure_points import MAX_READ
 
 #: Color of the direct door's lines and of the limit.
 _REFERENCE_COLOR = "#8c8c8c"

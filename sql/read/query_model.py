@@ -43,6 +43,8 @@ _ORDER_OPERATORS = ("<", "<=", ">", ">=")
 #: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
 DAY, MONTH, WEEK = "day", "month", "week"
 TIME_UNITS = (DAY, MONTH, WEEK)
+#: Most measurements that a figure reads one by one, where roll-ups do not suffice.
+MAX_READ = 300_000
 #: Prefix of axes as columns. Those that the catalogue lacks are read from the variant.
 AXIS_PREFIX, VARIANT_COLUMN = "axis_", "variant"
 _AXIS_COLUMN = re.compile(rf"{AXIS_PREFIX}[a-z][a-z0-9_]*")

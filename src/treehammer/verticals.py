@@ -19,17 +19,16 @@ VERTICALS = (
     "tracer",
     "codereview",
     "slurm",
+    "explore",
     "testbed",
 )
 
 
 def import_parts(name: str) -> list[ModuleType]:
     """Import the module or package of this name of each vertical that is there and has it."""
-    return [
-        import_module(f"{__package__}.{vertical}.{name}")
-        for vertical in VERTICALS
-        if has_vertical(vertical) and find_spec(f"{__package__}.{vertical}.{name}")
-    ]
+    verticals = filter(has_vertical, VERTICALS)
+    modules = (f"{__package__}.{vertical}.{name}" for vertical in verticals)
+    return [import_module(module) for module in modules if find_spec(module)]
 
 
 def has_vertical(name: str) -> bool:

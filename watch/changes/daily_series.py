@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, estimate_mean
-from treehammer.web.figures.work_mix import adjust_for_items
+from treehammer.analysis.statistics.item_effects import adjust_for_items
 
 
 class ChangeState(StrEnum):

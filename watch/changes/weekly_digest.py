@@ -32,6 +32,7 @@ from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.stored_comparisons import MAX_COMPARISONS, list_latest_comparisons
 from treehammer.text_formatting import format_time, join_names, pluralize
+from treehammer.verticals import has_vertical
 from treehammer.watch.changes.change_points import (
     describe_quantity,
     describe_time,
@@ -261,14 +262,21 @@ def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSecti
             f"{test}: {pluralize(sites.total(), 'measurement')} failed with {name!r} at "
             f"{join_names([site for site, _ in sites.most_common()])}; none in the "
             f"{QUIET_DAYS} days before",
-            "/explore?"
-            + urlencode(
-                {"by": "site", "test_name": test, "from": str(first_day), "to": str(last_day)}
+            _find_evidence(
+                sites.most_common(1)[0][0],
+                {"by": "site", "test_name": test, "from": first_day, "to": last_day},
             ),
         )
         for (test, name), sites in sorted(new.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
     return DigestSection.cut("New failures", lines, "No test failed in a new way.")
+
+
+def _find_evidence(site: str, figure: Mapping[str, object]) -> str:
+    """Return the path of a figure, or, where no vertical draws any, of a site."""
+    if has_vertical("explore"):
+        return f"/explore?{urlencode(figure)}"
+    return f"/sites/{quote(site, safe='')}"
 
 
 def _count_failures(
@@ -339,8 +347,9 @@ def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost,
     lines = [
         DigestLine(
             f"{site or '(no site)'}: {cost}",
-            "/explore?"
-            + urlencode({"by": "test_name", "site": site, "from": first_day, "to": last_day}),
+            _find_evidence(
+                site, {"by": "test_name", "site": site, "from": first_day, "to": last_day}
+            ),
         )
         for site, cost in dearest
     ]

@@ -38,7 +38,7 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
 from treehammer.web.display_formats import day_from_number, day_number, format_day, today
-from treehammer.web.figures.explore_query import View
+from treehammer.web.figure_links import list_figure_links
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
@@ -102,7 +102,12 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     charts = build_ratio_charts(store, query, changes)
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
     sections = (
-        ui.Links(list(_list_links(query.release))),
+        ui.Links(
+            [
+                *list_figure_links("release", store, {"axis_root": query.release}),
+                ui.Link("Comparisons", link_to("compare")),
+            ]
+        ),
         ui.if_filled(checks),
         *((table,) if is_related else _UNRELATED if is_measured else ()),
         *(_show_form(query, choices, has_charts=bool(charts)) if choices["metric"] else ()),
@@ -111,20 +116,6 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     )
     crumbs = [ui.Link("Changes over time", link_to("changes"))]
     return PageContent(f"ROOT {query.release}", sections, (checks, table, ratios), crumbs=crumbs)
-
-
-def _list_links(release: str) -> Iterator[ui.Link]:
-    """Link to the results of a release."""
-    by_day = {"by": "day", "view": View.RELATIVE, "axis_root": release}
-    yield ui.Link("Trend by day", link_to("explore", query=by_day))
-    by_site = {
-        "by": "site",
-        "view": View.MEANS,
-        "metric": HEADLINE_METRICS[0],
-        "axis_root": release,
-    }
-    yield ui.Link("CPU time per event by site", link_to("explore", query=by_site))
-    yield ui.Link("Comparisons", link_to("compare"))
 
 
 def _show_form(

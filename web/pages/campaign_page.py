@@ -25,7 +25,7 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.display_formats import format_time
-from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.figure_links import list_figure_links
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import ListQuery
 from treehammer.web.pages import campaign_tables
@@ -201,7 +201,7 @@ def _describe_submission(store: Store, campaign: CampaignRow) -> Iterator[ui.Sec
     )
     yield ui.quiet(_describe_cost(store, campaign))
     anchors = [ui.Link("Provenance", "#ran"), ui.Link("Jobs", "#jobs")]
-    yield ui.Links([*_list_related_links(campaign), *anchors], "Results of the campaign")
+    yield ui.Links([*_list_related_links(store, campaign), *anchors], "Results of the campaign")
 
 
 def _suggest_rerun(campaign: CampaignRow) -> ui.Titled:
@@ -321,14 +321,10 @@ class CampaignProgress:
         }
 
 
-def _list_related_links(campaign: CampaignRow) -> Iterator[ui.Link]:
+def _list_related_links(store: Store, campaign: CampaignRow) -> Iterator[ui.Link]:
     """Yield links to the campaign's results."""
     filters = {"campaign": campaign.id}
-    yield ui.Link("CPU efficiency by site", link_to("s0", query=filters))
-    time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
-    yield ui.Link("CPU time per event", link_to("explore", query={**time_per_event, **filters}))
-    latency = {"metric": "read_latency_p95_s", "by": "site", "color": "axis_root"}
-    yield ui.Link("Read latency", link_to("explore", query={**latency, **filters}))
+    yield from list_figure_links("campaign", store, filters)
     definition = campaign.plan.definition
     if definition.load and has_page("campaign-load"):
         yield ui.Link("Load", link_to("campaign-load", campaign_id=campaign.id))

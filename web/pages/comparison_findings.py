@@ -21,7 +21,7 @@ from treehammer.hctests.definition.model import RELEASE_AXIS
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
+from treehammer.sql.read.query_model import DAY, MAX_READ, FigureQuery, Selection
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import join_names, pluralize
@@ -29,8 +29,6 @@ from treehammer.verticals import import_parts
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.display_formats import day_from_number, day_number, days_until
-from treehammer.web.figures.explore_query import DEFAULT_DAYS
-from treehammer.web.figures.figure_points import MAX_READ
 from treehammer.web.labels import title_column
 
 #: CPU models and jobs that are named.
@@ -38,6 +36,8 @@ MAX_MODELS, MAX_JOBS = 6, 3
 #: Kinds of doors that are compared, by their columns.
 DOORS = {"door": "doors", "door_protocol": "protocols"}
 _READS = "reads of few branches"
+#: Days up to the last one with measurements.
+_DOOR_DAYS = 30
 
 
 def list_findings(
@@ -138,7 +138,7 @@ def answer_doors(store: Store, selection: Selection) -> Iterator[str]:
     has_days = any(condition.column == DAY for condition in selection.conditions)
     first_day = None
     if newest and not has_days:
-        first_day = day_number(days_until(day_from_number(newest), DEFAULT_DAYS)[0])
+        first_day = day_number(days_until(day_from_number(newest), _DOOR_DAYS)[0])
     for by, plural in DOORS.items():
         columns = tuple(dict.fromkeys(("site", DAY, by, *WORKLOAD_COLUMNS)))
         figure = FigureQuery((WALL,), columns, selection, first_day=first_day)

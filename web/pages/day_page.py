@@ -24,6 +24,7 @@ from treehammer.text_formatting import format_counts, pluralize
 from treehammer.web import columns, display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_rows, link_to
+from treehammer.web.figure_links import list_figure_links, make_figure_linker
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import Day, PageQuery, TextOrBlank
@@ -77,13 +78,14 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
     suffix = f" ({format_counts(classes)})" if classes else ""
+    shown = {"site": site, "from": day, "to": day}
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     sections = (
         ui.headline(f"{explanation or ''}"),
         ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{suffix}"),
         ui.quiet(describe_daily_rule()),
         _link_neighbors(day, site),
-        _link_to_explore(site, day) if judged.total else None,
+        ui.Links(list_figure_links("day", store, shown)) if judged.total else None,
         *_show_tables(*tables, is_measured=judged.total > 0),
     )
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
@@ -129,22 +131,6 @@ def _link_neighbors(day: date, site: str) -> ui.Pager:
     return ui.Pager(links, "Other days")
 
 
-def _link_to_explore(site: str, day: date) -> ui.Links:
-    """Link to Explore for the same site and day."""
-    selection = {"color": "axis_root", "site": site, "from": day, "to": day}
-    views = {
-        "CPU efficiency by variant": {"metric": "eff_job", "by": VARIANT_COLUMN},
-        "CPU time per event by host": {"metric": "cpu_per_event_s", "by": "host"},
-        "Read latency by door": {"metric": "read_latency_p95_s", "by": "door"},
-    }
-    return ui.Links(
-        [
-            ui.Link(title, link_to("explore", query={**view, **selection}))
-            for title, view in views.items()
-        ]
-    )
-
-
 def _load_groups(
     store: Store, site: str, day: int, metrics: tuple[str, ...] = _METRICS, *more_columns: str
 ) -> Sequence[query_model.FigureGroup]:
@@ -169,17 +155,17 @@ def _build_measured_table(
     site: str,
     day: date,
 ) -> DataTable:
-    labels = _load_labels(store, site, day)
+    labels, link_figure = _load_labels(store, site, day), make_figure_linker()
 
     def sort_key(group: query_model.FigureGroup) -> tuple[Any, ...]:
         test, variant, *remaining = (str(value or "") for value in _group_key(group))
         return test, variants.place(variant), *map(natural_sort_key, remaining)
 
     def link_to_hosts(row: Row) -> str:
-        """Link to Explore with the same measurements by host."""
-        parameters = {"metric": "cpu_per_event_s", "by": "host", "color": "job_id", "site": site}
-        group = {name: row[name] for name in _GROUP_COLUMNS}
-        return link_to("explore", query={**parameters, **group, "from": day, "to": day})
+        """Link to a figure of the same measurements by host and job."""
+        shown = {"metric": "cpu_per_event_s", "site": site, "from": day, "to": day}
+        group = {name: row[name] for name in _GROUP_COLUMNS if row[name]}
+        return link_figure(("host", "job_id"), {**shown, **group})
 
     rows = [
         {

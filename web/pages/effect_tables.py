@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
@@ -26,6 +25,7 @@ from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableCol
 from treehammer.web.addresses import link_to
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.columns import IntervalCell
+from treehammer.web.figure_links import make_figure_linker
 
 #: Maximum reach of the drawn axis to either side, in ln.
 _MAX_AXIS_REACH = 2.5
@@ -252,24 +252,14 @@ def _side_column(
 
 
 def _link_to_measurements(side: str) -> Callable[[Row], str]:
-    """Build a function that links a row to the measurements of one side, by job or by site.
-
-    They are shown in Explore; '' for none.
-    """
+    """Build a function that links a row to the measurements of one side, by job or by site; '' for none."""
+    link_figure = make_figure_linker()
 
     @cache
     def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:
-        parameters = [
-            ("metric", metric),
-            ("by", "job_id" if by_job else "site"),
-            ("color", "host" if by_job else ""),
-            ("kind", TIMED),
-            # All days: measurements of a series may be older than the default window.
-            ("from", ""),
-            ("to", ""),
-            *(("campaign", campaign) for campaign in campaigns),
-        ]
-        return f"{link_to('explore')}?{urlencode(parameters)}"
+        # All days: measurements of a series may be older than the default window.
+        shown = {"metric": metric, "kind": TIMED, "from": "", "to": "", "campaign": campaigns}
+        return link_figure(("job_id", "host") if by_job else ("site",), shown)
 
     def link(row: Row) -> str:
         conditions = side_conditions(row, side)
@@ -278,6 +268,6 @@ def _link_to_measurements(side: str) -> Callable[[Row], str]:
         is_compared = row["axis"] == "campaign"
         campaigns = (row[side],) if is_compared else tuple(row["campaigns"])
         address = start(row["metric"], bool(row["site"]), campaigns)
-        return "&".join([address, *map(encode_condition, conditions)])
+        return "&".join([address, *map(encode_condition, conditions)]) if address else ""
 
     return link

@@ -18,7 +18,7 @@ from treehammer.collectors.record.outcome import Outcome, classify_outcome, labe
 from treehammer.hctests.definition.model import format_commit
 from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read import campaign_queries, site_history
+from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -29,6 +29,7 @@ from treehammer.web import display_formats
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import OUTCOME_COLUMNS, column, columns, hidden, variant_column
+from treehammer.web.figure_links import list_figure_links
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.page import TIME_TABLE, PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText
@@ -108,6 +109,7 @@ class JobQuery(PageQuery):
     "job",
     JobQuery,
     position=52,
+    is_crawled=False,
     api=PageOperation(
         "getJob",
         "A job: its attempts and measurements",
@@ -333,18 +335,8 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
         sorted({row[name] for row in timed if row[name]})
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
-    at_all = {"by": "site", "campaign": job.campaign_id}
-    at_site = {"by": "day", "site": job.site, "door": doors}
-    for title, site, parameters in (
-        ("The same work at all sites of the campaign", None, at_all),
-        ("The same work at this site by day", job.site, at_site),
-    ):
-        work = {
-            "test_name": tests,
-            VARIANT_COLUMN: site_history.list_recorded_variants(store, variants, site),
-        }
-        query = {"metric": "cpu_per_event_s", "color": "axis_root", **work, **parameters}
-        yield ui.Link(title, link_to("explore", query=query))
+    shown = {"campaign": job.campaign_id, "site": job.site, "test_name": tests, "door": doors}
+    yield from list_figure_links("job", store, {**shown, VARIANT_COLUMN: variants})
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:

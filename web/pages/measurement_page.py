@@ -66,7 +66,13 @@ class MeasurementPageQuery(MeasurementQuery):
     )
 
 
-@page("/measurements/{measurement_id:some}", "measurement-page", MeasurementPageQuery, position=53)
+@page(
+    "/measurements/{measurement_id:some}",
+    "measurement-page",
+    MeasurementPageQuery,
+    position=53,
+    is_crawled=False,
+)
 def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other

@@ -40,6 +40,7 @@ from treehammer.web.display_formats import (
     format_time,
     today,
 )
+from treehammer.web.figure_links import list_figure_links, make_figure_linker
 from treehammer.web.page import PageContent, PageOperation, PageRequest, list_part_tables, page
 from treehammer.web.page_query import OneOf, WindowQuery
 from treehammer.web.pages import common_tables, overview_days
@@ -149,9 +150,6 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
         ui.Titled("Sites by day", *_show_matrix(overview, tables[0]), anchor="days"),
         ui.Group("", *_show_news(overview)),
     )
-    trend = {"by": "day", "color": "site", "view": "relative"}
-    # Roll-ups have no quantiles: a month of measurements of all sites would be too many.
-    latency = {"by": "site", "metric": "read_latency_p95_s", "from": days_until(today(), 7)[0]}
     sections = (
         ui.Live(
             ui.Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
@@ -159,17 +157,10 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
             address=link_to_same_page(),
             every_s=REFRESH_INTERVAL_S,
         ),
-        ui.Links(
-            [
-                ui.Link("CPU efficiency by site (study S0)", link_to("s0")),
-                ui.Link("Trend by day", link_to("explore", query=trend)),
-                ui.Link("Read latency by site", link_to("explore", query=latency)),
-            ],
-            "Figures",
-        ),
+        ui.Links(list_figure_links("overview", request.store, {}), "Figures"),
         board,
         *(
-            part.show(_make_explore_linker("campaign_id"), overview.site_address)
+            part.show(_make_storage_linker("campaign_id"), overview.site_address)
             for part in overview.parts
             if part.has_data
         ),
@@ -415,19 +406,19 @@ def _make_matrix(overview: Overview) -> DataTable:
         "days",
         "Status of each site by day",
         overview_days.sort_worst_first(overview.lines, overview.current, overview.inefficient),
-        link_to_day if overview.query.by == JOB_SITE else _make_explore_linker(JOB_SITE),
+        link_to_day if overview.query.by == JOB_SITE else _make_storage_linker(JOB_SITE),
         [*table_columns, overview_days.GOOD_COLUMN],
         overview.site_address,
     )
 
 
-def _make_explore_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date], str]:
-    """Link a storage's day to its measurements in Explore, grouped by a column."""
-    explore = link_to("explore")
+def _make_storage_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date], str]:
+    """Link a storage's day to a figure of its measurements, grouped by a column and release."""
+    link_figure = make_figure_linker()
 
     def link_to_measurements(line: overview_days.SiteDays[Any], day: date) -> str:
-        query = {"metric": common_tables.DEFAULT_METRIC, "by": by, "from": day, "to": day}
-        return f"{explore}?{urlencode({**query, 'where': f'{STORAGE_SITE}={line.site}'})}"
+        shown = {"metric": common_tables.DEFAULT_METRIC, "from": day, "to": day}
+        return link_figure((by, "axis_root"), {**shown, "where": f"{STORAGE_SITE}={line.site}"})
 
     return link_to_measurements
 

@@ -11,13 +11,13 @@ from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_name
 from treehammer.tables import build_table
 from treehammer.web.addresses import has_page, link_to, wants_html
 from treehammer.web.columns import column, hidden
-from treehammer.web.figures.explore_query import View
+from treehammer.web.figure_links import make_figure_linker
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, Text
 from treehammer.web.sections import Link, Paragraph
 
-#: Kind -> column by which Explore shows it; the others, and releases if a vertical brings it, have pages.
-_EXPLORED = {HitKind.HOST: "host", HitKind.TEST: "test_name", HitKind.RELEASE: "axis_root"}
+#: Kind -> column of a figure by day; the others, and releases if a vertical brings it, have pages.
+_COLUMNS = {HitKind.HOST: "host", HitKind.TEST: "test_name", HitKind.RELEASE: "axis_root"}
 
 
 #: Words that are no names -> what the pages know of them, and the page and its title.
@@ -53,6 +53,7 @@ class SearchQuery(PageQuery):
     "search",
     SearchQuery,
     position=11,
+    is_crawled=False,
     api=PageOperation(
         "searchNames",
         "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
@@ -65,8 +66,8 @@ def search_page(request: PageRequest[SearchQuery]) -> PageContent | Response:
     hits = search_names(request.store, text)
     exact_hits = [hit for hit in hits if text.casefold() in (hit.name.casefold(), hit.identity)]
     for only in (hits, exact_hits):
-        if len(only) == 1 and wants_html(request.raw):
-            return RedirectResponse(_link_to_hit(only[0]))
+        if len(only) == 1 and wants_html(request.raw) and (address := _link_to_hit(only[0])):
+            return RedirectResponse(address)
     table = build_table(
         "hits",
         f"At most {MAX_HITS} of each kind",
@@ -96,6 +97,7 @@ def _describe_topic(text: str) -> Paragraph | None:
 
 
 def _link_to_hit(hit: SearchHit) -> str:
+    """Link to the page of a hit, or to a figure of it; '' without either."""
     match hit.kind:
         case HitKind.SITE:
             return link_to("site", site=hit.identity)
@@ -105,5 +107,4 @@ def _link_to_hit(hit: SearchHit) -> str:
             return link_to("job", job_id=hit.identity)
         case HitKind.RELEASE if has_page("release"):
             return link_to("release", release=hit.identity)
-    query = {"by": "day", "view": View.RELATIVE, _EXPLORED[hit.kind]: hit.identity}
-    return link_to("explore", query=query)
+    return make_figure_linker()(("day", "axis_root"), {_COLUMNS[hit.kind]: hit.identity})

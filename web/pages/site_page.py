@@ -40,9 +40,9 @@ from treehammer.web.columns import (
     metric_column,
     variant_column,
 )
-from treehammer.web.figures.explore_query import View
+from treehammer.web.figure_links import list_figure_links
 from treehammer.web.figures.line_chart import LineChart
-from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
+from treehammer.web.labels import head_column, label_variants, title_column
 from treehammer.web.page import (
     TIME_TABLE,
     PageContent,
@@ -139,7 +139,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         ui.headline(standing.sentence),
         ui.headline(" ".join(describe_interpreted_loops(loops))),
         ui.Paragraph(site_charts.describe_server_effects(tables["changes"].rows)),
-        ui.Links([*_link_to_explore(store, query)]),
+        ui.Links(list_figure_links("site", store, _describe_figures(store, query))),
         _build_form(query, works),
         _compare_with_similar(
             query, tables, site_charts.build_site_chart(points, tables["changes"].rows, query)
@@ -297,21 +297,11 @@ def _explain_site(store: Store, query: SiteQuery) -> display_formats.EfficiencyE
     return display_formats.explain_efficiency(query.site or "Work without a site", rows, note)
 
 
-def _link_to_explore(store: Store, query: SiteQuery) -> Iterator[ui.Link]:
-    """Link to Explore with the page's metric, filters and days."""
+def _describe_figures(store: Store, query: SiteQuery) -> dict[str, Any]:
+    """Describe what the page shows: metric, filters and days."""
+    days = {"from": query.first, "to": query.to}
     filters = query.find_recorded_filters(store)
-    filters |= {"site": query.site, "from": str(query.first), "to": str(query.to)}
-    metric = {"metric": query.metric}
-    for title, view in (
-        (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),
-        (
-            f"{head_column(query.metric)} by day and release",
-            {**metric, "by": "day", "view": View.RELATIVE},
-        ),
-        ("Read latency by door", {"metric": "read_latency_p95_s", "by": "door"}),
-    ):
-        address = link_to("explore", query={**view, "color": "axis_root", **filters})
-        yield ui.Link(title, address)
+    return {"metric": query.metric, "site": query.site, **days, **filters}
 
 
 def _filter_options(

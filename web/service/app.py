@@ -67,19 +67,6 @@ _STATUS_REMEDIES = {
 }
 
 
-#: For crawlers: pages without parameters, of which there are few.
-ROBOTS = """User-agent: *
-Disallow: /*?
-Disallow: /api/
-Disallow: /explore
-Disallow: /figures/
-Disallow: /jobs/
-Disallow: /measurements/
-Disallow: /search
-Crawl-delay: 10
-"""
-
-
 def create_app(
     database: LiveDatabase,
     access_control: AccessControl,
@@ -289,7 +276,10 @@ class PageRoutes:
 
 async def get_robots(_request: Request) -> Response:
     """Tell crawlers to stay away from views that are computed for each address."""
-    return PlainTextResponse(ROBOTS, headers={"Cache-Control": "max-age=86400"})
+    hidden = [page.path.partition("{")[0] for page in load_pages() if not page.is_crawled]
+    rules = "".join(f"Disallow: {path}\n" for path in ("/*?", "/api/", *hidden))
+    text = f"User-agent: *\n{rules}Crawl-delay: 10\n"
+    return PlainTextResponse(text, headers={"Cache-Control": "max-age=86400"})
 
 
 def _count_fixed_characters(route: BaseRoute) -> int:

@@ -27,7 +27,7 @@ from treehammer.version import __version__
 VERSION_DEPENDENT_TESTS = (
     "tests/unit/analysis/test_analysis_statistics.py",
     "tests/unit/web/test_web_common_pages.py::test_forwarded_headers_require_the_secret_of_the_proxy",
-    "tests/unit/web/test_web_explore.py::test_files_of_figures",
+    "tests/unit/explore/test_explore_pages.py::test_files_of_figures",
 )
 #: Extras of the service, its figures, and the fixtures that pytest loads.
 TESTED_EXTRAS = ("report", "export", "grid", "uproot", "service", "testbed")

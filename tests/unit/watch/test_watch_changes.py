@@ -10,6 +10,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from treehammer.analysis.statistics.item_effects import adjust_for_items
 from treehammer.watch.bisection.bisection_search import (
     Conclusion,
     CounterSearch,
@@ -34,7 +35,6 @@ from treehammer.watch.changes.daily_series import (
     is_seconded,
 )
 from treehammer.watch.changes.job_points import LevelDay, fit_levels, identify_nodes
-from treehammer.web.figures.work_mix import adjust_for_items
 
 FIRST = date(2026, 3, 1).toordinal()
 SITES, RELEASES = ("A", "B", "C", "D", "E", "F"), ("6.38", "6.40")

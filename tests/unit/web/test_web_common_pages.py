@@ -410,7 +410,7 @@ def test_crawlers_are_kept_from_generated_views(filled_service: ServiceThread) -
     rules = RobotFileParser()
     rules.parse(answer.text.splitlines())
     assert rules.can_fetch("crawler", "/sites/SITE_A")
-    assert not any(rules.can_fetch("crawler", path) for path in ("/explore", "/api/v1/sites"))
+    assert not any(rules.can_fetch("crawler", path) for path in ("/jobs/a", "/api/v1/sites"))
     mark = '<meta name="robots" content="noindex, nofollow">'
     assert mark not in filled_service.load_page("/sites")
     assert mark in filled_service.load_page("/sites?sort-sites=site")

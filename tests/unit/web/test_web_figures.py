@@ -21,7 +21,6 @@ from treehammer.sql.write.store import Store
 from treehammer.web.columns import IntervalCell, SparkCell
 from treehammer.web.figures.chart_parts import log_ticks
 from treehammer.web.figures.drawing import PAPER_WIDTHS_MM, PIXELS_PER_MM, draw_chart
-from treehammer.web.figures.explore_figure import name_outliers
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
     FigureLayout,
@@ -153,27 +152,6 @@ def test_heat_map_colors_differences_from_the_median_of_the_row() -> None:
     assert "[1.0, 10.0][datum.s]" in json.dumps(layer["transform"])
     negative = chart_figure(lay_out([[mark(-1.0), mark(1.0)]], **options))
     assert negative["layer"][0]["encoding"]["color"]["field"] == "y"
-
-
-def test_outliers_of_a_trend_are_named_and_other_lines_are_grey() -> None:
-    names = [f"SITE-{line:02}" for line in range(12)]
-    marks = [
-        FigureMark(line, day, -9.0 if line == 7 else 0.1 * line, None, None)
-        for line in range(12)
-        for day in range(2)
-    ]
-    trend: dict[str, Any] = {"dates": True, "places": ("2026-03-01", "2026-03-02")}
-    layout, note = name_outliers(lay_out([marks], names, **trend), "%")
-    assert [line.name for line in layout.series if not line.is_quiet] == ["SITE-07"]
-    assert "on average: SITE-07 (−9.4 %)" in note
-    drawn = draw_chart(json.loads(json.dumps(chart_figure(layout))), "svg").decode()
-    assert drawn.count(">SITE-07<") == 2, "in the legend and beside its line"
-    assert ">SITE-01<" not in drawn
-    even, note = name_outliers(lay_out([[m for m in marks if m.series != 7]], names, **trend), "%")
-    assert "No line stands out" in note
-    assert len([line for line in even.series if not line.is_quiet]) == 2
-    few = lay_out([marks], names[:8], **trend)
-    assert name_outliers(few, "%") == (few, "")
 
 
 @pytest.mark.parametrize(

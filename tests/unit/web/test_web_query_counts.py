@@ -22,18 +22,21 @@ from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
-from treehammer.web.figures import figure_points
-from treehammer.web.pages import comparison_list_page, effect_tables, explore_page, load_pages
+from treehammer.verticals import has_vertical
+from treehammer.web.pages import comparison_list_page, effect_tables, load_pages
 
 DAY = datetime.now(UTC).date().isoformat()
+FIGURES = (
+    "/explore?by=day&color=site&from=&to=",
+    "/explore?by=variant&color=axis_root&panels=site",
+    "/api/v1/explore?by=day",
+)
 #: Answered from roll-ups and verdicts alone: as pages declare, and with other parameters.
 ROLLUP_PAGES = (
     *(re.sub("[{}]", "", page.path) for page in load_pages() if not page.reads_measurements),
+    *(FIGURES if has_vertical("explore") else ()),
     "/?days=60",
-    "/explore?by=day&color=site&from=&to=",
-    "/explore?by=variant&color=axis_root&panels=site",
     "/metrics",
-    "/api/v1/explore?by=day",
     "/api/v1/sites",
 )
 #: Also look up some measurements by an index.
@@ -128,25 +131,10 @@ def test_responses_have_server_timing(few: ServiceThread) -> None:
         assert re.fullmatch(r"total;dur=\d+\.\d", told)
 
 
-def test_too_many_groups_are_refused(few: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure_points, "MAX_GROUPS", 3)
-    for query in ("by=site", "by=host", "by=site&format=csv"):
-        refused = few.client.get(f"/explore?{query}")
-        assert refused.status_code == 400
-        assert "more than 3 groups" in refused.json()["error"]
-    assert few.client.get("/explore?by=axis_root&color=").status_code == 200
-
-
 def test_long_tables_are_truncated_in_html_only(
     few: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
     monkeypatch.setattr(effect_tables, "MAX_SHOWN_ROWS", 2)
-    page = few.client.get("/explore?by=site&color=")
-    assert f"First 3 of {len(SITES)} rows; CSV and JSON hold all." in page.text
-    assert len(few.client.get("/explore?by=site&color=&format=csv").text.splitlines()) == 1 + len(
-        SITES
-    )
     page = few.client.get("/compare/comparison")
     assert re.findall(r"First .* rows; CSV and JSON hold all.", page.text) == [
         "First 2 of 4 rows; CSV and JSON hold all."

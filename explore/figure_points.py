@@ -13,10 +13,18 @@ from sqlalchemy import Connection
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.outcome import sum_outcomes
 from treehammer.errors import ConfigError
+from treehammer.explore.explore_query import ExploreQuery, View
+from treehammer.explore.work_mix import (
+    AGGREGATED_COLUMNS,
+    Aggregation,
+    compare_with_same_work,
+    count_aggregated,
+)
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import (
+    MAX_READ,
     TIME_UNITS,
     FigureGroup,
     FigureQuery,
@@ -27,19 +35,10 @@ from treehammer.sql.read.query_model import (
 )
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.web.figures.explore_query import ExploreQuery, View
-from treehammer.web.figures.work_mix import (
-    AGGREGATED_COLUMNS,
-    Aggregation,
-    compare_with_same_work,
-    count_aggregated,
-)
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 
 #: Name of the column of campaign ids.
 CAMPAIGN_COLUMN = "campaign_id"
-#: Maximum number of measurements read individually, if roll-ups do not suffice.
-MAX_READ = 300_000
 #: Maximum number of groups of a figure.
 MAX_GROUPS = 20_000
 

@@ -9,6 +9,16 @@ from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
+from treehammer.explore.explore_figure import describe_metric, explain_empty_figure
+from treehammer.explore.explore_query import FORMER_VIEWS, METRICS, SIZE, VIEWS, ExploreQuery, View
+from treehammer.explore.explore_result import (
+    S0_TITLE,
+    ExploreResult,
+    RowLinks,
+    S0Query,
+    run_query,
+    spread_table,
+)
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
@@ -17,28 +27,11 @@ from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
-from treehammer.web.figures.explore_figure import describe_metric, explain_empty_figure
-from treehammer.web.figures.explore_query import (
-    FORMER_VIEWS,
-    METRICS,
-    SIZE,
-    VIEWS,
-    ExploreQuery,
-    View,
-)
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.labels import VARIANT_COLUMN, head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import FormInput
 from treehammer.web.page_service import draw_file, make_drawing_pool, make_figure_response
-from treehammer.web.pages.explore_result import (
-    S0_TITLE,
-    ExploreResult,
-    RowLinks,
-    S0Query,
-    run_query,
-    spread_table,
-)
 
 _EXPLORE_TABLES = {"figure": "groups of measurements with their statistics"}
 _EXPLORE_ABOUT = (
@@ -84,6 +77,7 @@ explore_page = page(
     ExploreQuery,
     menu="Explore",
     position=20,
+    is_crawled=False,
     reads_measurements=False,
     api=PageOperation(
         "exploreMeasurements", "A metric grouped by columns", _EXPLORE_TABLES, _EXPLORE_ABOUT
@@ -94,6 +88,7 @@ s0_page = page(
     "s0",
     S0Query,
     position=21,
+    is_crawled=False,
     reads_measurements=False,
     api=PageOperation(
         "getFigureS0",

@@ -19,9 +19,9 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.outcome import NOT_SUPPORTED
+from treehammer.explore import explore_figure
+from treehammer.explore.work_mix import count_aggregated
 from treehammer.web import display_formats
-from treehammer.web.figures import explore_figure
-from treehammer.web.figures.work_mix import count_aggregated
 
 ALL = "from=&to="
 LAST = date(2026, 6, 30)

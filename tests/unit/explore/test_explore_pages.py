@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
@@ -22,13 +24,24 @@ from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread
 
+from treehammer.explore import explore_result, figure_points
+from treehammer.explore.explore_figure import name_outliers
+from treehammer.explore.explore_query import FORMER_VIEWS, METRICS
+from treehammer.explore.pages import explore_page
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web import page_service
-from treehammer.web.figures import figure_points
-from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.figures.explore_query import FORMER_VIEWS
-from treehammer.web.pages import explore_result
+from treehammer.web.figures.drawing import FIGURE_FORMATS, draw_chart
+from treehammer.web.figures.figure_chart import chart_figure
+from treehammer.web.figures.figure_layout import (
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    Kind,
+    Scale,
+    style_series,
+)
+from treehammer.web.labels import head_column
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -320,3 +333,67 @@ def test_s0_of_many_sites_or_series_is_a_heat_map(
     assert kinds("") == {"rect"}
     monkeypatch.setattr(explore_result, "MAX_POINT_SITES", 1)
     assert kinds(few) == {"rect"}
+
+
+def test_crawlers_are_kept_from_figures(filled_service: ServiceThread) -> None:
+    rules = filled_service.client.get("/robots.txt").text.splitlines()
+    assert {"Disallow: /explore", "Disallow: /figures/s0"} <= {*rules}
+
+
+def test_titles_of_metrics_are_distinct() -> None:
+    titles = [head_column(metric.name) for metric in METRICS]
+    assert len({*titles}) == len(titles)
+
+
+def test_too_many_groups_are_refused(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure_points, "MAX_GROUPS", 3)
+    for query in ("by=site", "by=host", "by=site&format=csv"):
+        refused = filled_service.client.get(f"/explore?{query}")
+        assert refused.status_code == 400
+        assert "more than 3 groups" in refused.json()["error"]
+    assert filled_service.client.get("/explore?by=axis_root&color=").status_code == 200
+
+
+def test_long_tables_are_truncated_in_html_only(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore_page, "MAX_SHOWN_ROWS", 3)
+    rows = len(rows_of(filled_service, "by=site&color="))
+    page = filled_service.client.get("/explore?by=site&color=")
+    assert rows > 3
+    assert f"First 3 of {rows} rows; CSV and JSON hold all." in page.text
+
+
+def test_outliers_of_a_trend_are_named_and_other_lines_are_grey() -> None:
+    def lay_out(marks: Sequence[FigureMark], count: int = 12) -> FigureLayout:
+        names = [f"SITE-{line:02}" for line in range(count)]
+        return FigureLayout(
+            Kind.POINTS,
+            x_title="day",
+            y_title="",
+            groups=("", "day", "site"),
+            scale=Scale.LINEAR,
+            dates=True,
+            places=("2026-03-01", "2026-03-02"),
+            series=tuple(style_series([(name, name, "") for name in names])),
+            panels=(FigurePanel("", tuple(marks)),),
+        )
+
+    marks = [
+        FigureMark(line, day, -9.0 if line == 7 else 0.1 * line, None, None)
+        for line in range(12)
+        for day in range(2)
+    ]
+    layout, note = name_outliers(lay_out(marks), "%")
+    assert [line.name for line in layout.series if not line.is_quiet] == ["SITE-07"]
+    assert "on average: SITE-07 (−9.4 %)" in note
+    drawn = draw_chart(json.loads(json.dumps(chart_figure(layout))), "svg").decode()
+    assert drawn.count(">SITE-07<") == 2, "in the legend and beside its line"
+    assert ">SITE-01<" not in drawn
+    even, note = name_outliers(lay_out([mark for mark in marks if mark.series != 7]), "%")
+    assert "No line stands out" in note
+    assert len([line for line in even.series if not line.is_quiet]) == 2
+    few = lay_out([mark for mark in marks if mark.series < 8], 8)
+    assert name_outliers(few, "%") == (few, "")

@@ -11,11 +11,12 @@ from typing import Any
 
 from treehammer.analysis.statistics.metric_units import DisplayUnit, find_display_unit
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.explore.explore_query import ExploreQuery, View
+from treehammer.explore.figure_points import CAMPAIGN_COLUMN, FigurePoint, FigurePoints, rank_value
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Condition, Scalar
 from treehammer.text_formatting import write_minus
 from treehammer.web.display_formats import day_from_number
-from treehammer.web.figures.explore_query import ExploreQuery, View
 from treehammer.web.figures.figure_layout import (
     MAX_PANELS,
     MAX_PLACES,
@@ -31,12 +32,6 @@ from treehammer.web.figures.figure_layout import (
     Scale,
     shorten_label,
     style_series,
-)
-from treehammer.web.figures.figure_points import (
-    CAMPAIGN_COLUMN,
-    FigurePoint,
-    FigurePoints,
-    rank_value,
 )
 from treehammer.web.labels import (
     VARIANT_COLUMN,

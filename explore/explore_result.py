@@ -12,14 +12,7 @@ from urllib.parse import quote, urlencode
 from pydantic import Field
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read import query_model
-from treehammer.sql.read.query_model import TIME_UNITS
-from treehammer.tables import DataTable, LazyRows, Row, TableColumn
-from treehammer.web.addresses import link_to
-from treehammer.web.arranged_table import encode_condition
-from treehammer.web.columns import outcome_columns
-from treehammer.web.display_formats import aligned_format, day_from_number, day_number
-from treehammer.web.figures.explore_figure import (
+from treehammer.explore.explore_figure import (
     describe_bars,
     describe_groups,
     describe_metric,
@@ -29,10 +22,17 @@ from treehammer.web.figures.explore_figure import (
     group_value_writers,
     lay_out_figure,
 )
-from treehammer.web.figures.explore_query import DIMENSIONS, ExploreQuery, View
+from treehammer.explore.explore_query import DIMENSIONS, ExploreQuery, View
+from treehammer.explore.figure_points import FigurePoint, FigurePoints, load_points
+from treehammer.explore.work_mix import Aggregation
+from treehammer.sql.read import query_model
+from treehammer.sql.read.query_model import TIME_UNITS
+from treehammer.tables import DataTable, LazyRows, Row, TableColumn
+from treehammer.web.addresses import link_to
+from treehammer.web.arranged_table import encode_condition
+from treehammer.web.columns import outcome_columns
+from treehammer.web.display_formats import aligned_format, day_from_number, day_number
 from treehammer.web.figures.figure_layout import FigureLayout, GroupKeys
-from treehammer.web.figures.figure_points import FigurePoint, FigurePoints, load_points
-from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
 from treehammer.web.page import PageRequest
 from treehammer.web.page_query import TextOrBlank
