@@ -127,7 +127,7 @@ def name_scopes(rows: Iterable[VerdictCount | ReleaseEffect]) -> list[str]:
 MAX_NAMED = 3
 #: Metric that is mentioned beside CPU time.
 WALL = "wall_per_event_s"
-_SITES = re.compile(r"over (\d+) sites")
+_SITES = re.compile(r"over ([\d,]+) sites")
 
 
 class Claim(Enum):
@@ -439,8 +439,8 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
 def _join_site_counts(places: Collection[str]) -> str:
     """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
     matches = [_SITES.fullmatch(place) for place in places]
-    numbers = [int(match[1]) for match in matches if match]
-    return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""
+    numbers = [int(match[1].replace(",", "")) for match in matches if match]
+    return f"over {min(numbers):,} to {max(numbers):,} sites" if len(numbers) == len(places) else ""
 
 
 def _name_side(axis: str, value: str) -> str:

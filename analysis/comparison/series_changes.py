@@ -358,7 +358,7 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     sites = {change.site for change in changes}
     variants = pluralize(len({change.label for change in changes}), "variant")
     if len(sites) > 1:
-        variants += f" at {len(sites)} sites"
+        variants += f" at {len(sites):,} sites"
     verdicts = {word: counts[name] for name, word in _COUNTED_AS.items() if counts[name]}
     return f"Exact counters of {variants}: {format_counts(verdicts)}{_name_changes(changes)}."
 

@@ -235,9 +235,9 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
 def describe_scope(row: VerdictRow) -> str:
     """Describe the scope of a verdict, e.g. ``on this host (6 launches)``."""
     evidence = row.evidence
-    units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
+    units = f"{evidence.launches:,} launches" if evidence.launches else pluralize(row.jobs, "job")
     if row.scope == SITE_SCOPE:
-        units += f" on {row.hosts} hosts"
+        units += f" on {row.hosts:,} hosts"
     return f"{describe_place(row)} ({units})"
 
 
@@ -258,7 +258,7 @@ def describe_place(row: VerdictRow) -> str:
     if row.scope == SITES_SCOPE:
         scope = "on average at these" if row.evidence.tau is None else "over"
         on_one = " on one host" if row.hosts == 1 else ""
-        return f"{scope} {len(row.evidence.sites)} sites{on_one}"
+        return f"{scope} {len(row.evidence.sites):,} sites{on_one}"
     if row.scope == HOST_SCOPE and row.hosts:
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"

@@ -361,7 +361,7 @@ def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int
         (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
-    summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {count} held"
+    summary = ", ".join(problems) or f"{open_jobs:,} jobs in progress, {count:,} held"
     return SubjectState(
         AlarmKind.SERVICE,
         SERVICE_NAME,

@@ -185,10 +185,10 @@ class CentralEvent:
         """Describe the event in one sentence."""
         if self.active:
             return (
-                f"{len(self.members)} of {self.judged} sites turned critical within "
+                f"{len(self.members):,} of {self.judged:,} sites turned critical within "
                 f"{self.limits.within}"
             )
-        return f"{len(self.members)} of {self.affected} sites are still affected"
+        return f"{len(self.members):,} of {self.affected:,} sites are still affected"
 
 
 def build_timeline(

@@ -112,7 +112,7 @@ class ForestPlot:
     def caption(self) -> str:
         """What the plot shows."""
         left_out = len(self.lines) - MAX_LINES
-        more = f" The {MAX_LINES} surest of {len(self.lines)} lines." if left_out > 0 else ""
+        more = f" The {MAX_LINES} surest of {len(self.lines):,} lines." if left_out > 0 else ""
         if any(_to_percent(row.high or 0.0) > self._reach for _, row in self.drawn):
             more += f" Intervals are cut off at {self._reach:,.0f} %."
         return (
@@ -232,7 +232,9 @@ class ForestSlide:
             "header": {**theme["header"], "labelFontSize": 20},
         }
         left_out = len(self.plot.lines) - len(lines)
-        more = f" The {len(lines)} surest of {len(self.plot.lines)} lines." if left_out > 0 else ""
+        more = (
+            f" The {len(lines)} surest of {len(self.plot.lines):,} lines." if left_out > 0 else ""
+        )
         text = textwrap.wrap(self.title, 100, max_lines=3, placeholder=" …")
         title = {
             "text": [*text, "", "", ""][:3],

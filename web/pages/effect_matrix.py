@@ -214,7 +214,7 @@ def _build_cell(label: str, site: str, series: Sequence[_CellEffect], link: Link
     if not series:
         return HeatCell("", f"{label}, {site or ALL_SITES}: not measured", "absent")
     largest = max(series, key=lambda effect: effect.weight)
-    note = f"; the largest of {len(series)} series" if len(series) > 1 else ""
+    note = f"; the largest of {len(series):,} series" if len(series) > 1 else ""
     return HeatCell(
         largest.text,
         f"{label}, {site or ALL_SITES}: {largest.description}{note}",
@@ -285,4 +285,4 @@ def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
     ]
     size = f"{verdict_text.format_effect(median(sizes))} " if sizes else ""
     count = sum(effect.verdict == verdict for effect in effects)
-    return f"{size}in {count} of {len(effects)}"
+    return f"{size}in {count:,} of {len(effects):,}"

@@ -321,10 +321,10 @@ def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
     comparison = "equal to" if is_equal else _describe_difference(standing.difference)
     text = f"{title} {comparison} the median of the same work"
     if standing.place is None:
-        return f"{text}, of {standing.sites} sites."
+        return f"{text}, of {standing.sites:,} sites."
     is_teen = standing.place % 100 in (11, 12, 13)
     ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(standing.place % 10, "th")
-    return f"{text}; {standing.place}{ending} of {standing.sites} sites."
+    return f"{text}; {standing.place:,}{ending} of {standing.sites:,} sites."
 
 
 def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:

@@ -210,10 +210,10 @@ def test_pooled_variants_say_over_how_many_sites() -> None:
             hosts=count,
             evidence=VerdictEvidence(delta=0.02, sites=tuple(map(str, range(count))), tau=0.01),
         )
-        for count in (11, 20, 4, 5)
+        for count in (11, 1200, 4, 5)
     ]
     text = describe_conclusion(rows)
-    assert text.startswith("Over 4 to 20 sites, there is no difference beyond 2 %")
+    assert text.startswith("Over 4 to 1,200 sites, there is no difference beyond 2 %")
     assert text.endswith("in all 4 variants.")
 
 
