@@ -175,7 +175,7 @@ def test_launches_are_the_units_of_a_host() -> None:
     assert estimate is not None
     assert estimate.mean == pytest.approx(0.05)
     assert estimate.se**2 == pytest.approx(0.01**2 / 3 + SHARED_SCATTER**2)
-    assert estimate.df == pytest.approx(2 * (3 * estimate.se**2 / 0.01**2) ** 2)
+    assert estimate.df == pytest.approx(2 * 3 * estimate.se**2 / 0.01**2)
 
 
 def test_launches_of_an_hour_share_a_part_that_further_ones_leave() -> None:
