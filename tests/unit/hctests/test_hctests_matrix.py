@@ -260,21 +260,12 @@ def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.Mon
         (test, one, "e", "local", "file"),
         (test, one, "d", "cern", "file"),
         (test, one, "d", "local", "root"),
+        (test, one, "d", "local", "file", "cern"),
+        (test, one, "d", "local", "file", "local"),  # the first: its own storage is no other
     ]
-    columns.append((test, one, "d", "local", "file", "cern"))
     keys = {compute_series(*values) for values in columns}
     monkeypatch.setattr(model, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
     assert len(keys | {compute_series(*columns[0])}) == 7
-
-
-def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
-    test = compute_test_hash(pin())
-    variant = expand_variants(pin().definition, "file")[0]
-    keys = [
-        compute_series(test, variant, "", "cern", "file", storage)
-        for storage in ("", "cern", "ral")
-    ]
-    assert keys[0] == keys[1] != keys[2]
 
 
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:

@@ -80,13 +80,6 @@ def test_missing_values_are_none(store: Store) -> None:
     assert filled == {**given.values, "storage_site": given.values["site"]}
 
 
-def test_add_is_idempotent(store: Store) -> None:
-    rows = [make_measurement(position=p, extras={"hits": p}) for p in (1, 2, 3)]
-    assert store.add(rows) == AddResult(3, 0)
-    assert store.add([*rows, make_measurement(position=4)]) == AddResult(1, 3)
-    assert len(read_rows(store)) == 4
-
-
 def test_equivalent_spellings_are_no_conflict(store: Store) -> None:
     store.add([make_measurement(axis_cache_mb=30, ref="", pass_loop_wall_s=[1, 2])])
     changed = make_measurement(axis_cache_mb=30.0, pass_loop_wall_s=[1.0, 2.0])

@@ -22,7 +22,6 @@ from measurement_factory import (
 from pyarrow import parquet
 from repository_code import find_command
 from store_helpers import (
-    EVERYTHING,
     WriteExport,
     find_rollup_differences,
     import_counts,
@@ -220,16 +219,6 @@ def test_csv_has_a_second_file_of_operations(store: Store, tmp_path: Path) -> No
     write_export(store, file, Selection.parse([], ["job_id=plain"]))
     assert not beside.exists()
     assert [path.name for path in tmp_path.glob("*.csv")] == ["all.csv"]
-
-
-@pytest.mark.backends("sqlite")
-def test_exports_without_operations_have_no_column_of_them(store: Store, tmp_path: Path) -> None:
-    store.add([make_measurement()])
-    assert (
-        "operations" not in parquet.read_schema(write_export(store, tmp_path / "a.parquet")).names
-    )
-    with store.snapshot() as snapshot:
-        assert not snapshot.has_operations(EVERYTHING)
 
 
 def test_copy_equals_source_and_is_usable(source: str, url: str, tmp_path: Path) -> None:
