@@ -20,6 +20,7 @@ VERTICALS = (
     "codereview",
     "slurm",
     "explore",
+    "cric",
     "testbed",
 )
 

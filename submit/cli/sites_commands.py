@@ -1,20 +1,18 @@
-"""Commands ``treehammer sites list | check | import | schema``, and those that verticals add."""
+"""Commands ``treehammer sites list | check | schema``, and those that verticals add."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, NothingToDoError
-from treehammer.program_output import explain_write_errors
+from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.tables import TableColumn, format_finding, hidden_columns
-from treehammer.terminal import SITE, CommandOutput, print_remarks, prints_rows, progress_bar
+from treehammer.terminal import SITE, CommandOutput, prints_rows, progress_bar
 from treehammer.text_formatting import parse_duration, pluralize, split_list
 from treehammer.verticals import import_parts
 
@@ -162,65 +160,6 @@ def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
     manifest = FolderCatalogue(settings.datasets_dir).manifest(dataset)
     first = manifest.files[0]
     return ProbeTarget(f"{manifest.name}/{first.name}", first.size)
-
-
-@sites.group("import")
-def import_sites() -> None:
-    """Create a sites file from public catalogs."""
-
-
-@import_sites.command("cric")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--pool", default="grid", show_default=True, help="HTCondor pool for the jobs.")
-@click.option(
-    "--requirements",
-    default="",
-    metavar="CLASSAD",
-    help="Selects a site's machines in the pool; {site} stands for its name. By default compute "
-    "elements from a pandaqueue document become grid resources.",
-)
-@click.option(
-    "--storage-type",
-    default="DATADISK",
-    show_default=True,
-    help="Type of the storage areas that become doors; '' for any on disk.",
-)
-@click.option("--path-prefix", default="", help="Folder of datasets within each storage area.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a new sites file.")
-def import_cric(
-    files: tuple[Path, ...],
-    pool: str,
-    requirements: str,
-    storage_type: str,
-    path_prefix: str,
-    output: Path | None,
-) -> None:
-    """Create sites from JSON documents of CRIC, the experiments' site catalog.
-
-    FILES are the JSON documents of ddmendpoint, pandaqueue, site and core/service (?json). Entries that
-    cannot be imported are listed.
-
-    Example: treehammer sites import cric ddmendpoint.json site.json -o sites.toml
-    """
-    from treehammer.submit.batch.htcondor.pool import HTCondorPool
-    from treehammer.submit.sites import cric, sites_file
-
-    if output is not None and output.exists():
-        raise ConfigError("exists already", where=str(output), hint="Name a new file.")
-    options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
-    imported = cric.CricImport(files, options)
-    print_remarks(f"skipped: {line}" for line in imported.skipped)
-    if not imported.sites:
-        raise NothingToDoError("no site in these documents has a door that ROOT can open")
-    pools = [HTCondorPool(name=pool)]
-    if output is None:
-        click.echo(
-            sites_file.format_sites_file(imported.sites, pools, Path("sites.toml")), nl=False
-        )
-        return
-    with explain_write_errors(output):
-        sites_file.write_sites_file(imported.sites, pools, output)
-    click.echo(f"{pluralize(len(imported.sites), 'site')} in {output}")
 
 
 @sites.command()

@@ -1,0 +1,1 @@
+"""Import of sites from CRIC, the catalogue of the LHC experiments."""
