@@ -47,9 +47,6 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "collectors.cli:releases_command",
             "List ROOT releases that can be installed, and cached ones.",
         ),
-        "doctor": LazyCommand(
-            "submit.cli.check_commands:doctor", "Check this installation; name remedies."
-        ),
         "config": LazyCommand("start_commands:config_group", "Show settings and their sources."),
     },
     "Measure": {

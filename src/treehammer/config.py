@@ -165,7 +165,7 @@ class Settings:
         parse_user_header,
     )
     serve_url: str = _setting(
-        "serve: public address of the pages, https://HOST:PORT, for the proxy, links and doctor "
+        "serve: public address of the pages, https://HOST:PORT, for the proxy and links "
         "[default: none]",
         "",
         parse_public_url,

@@ -21,6 +21,7 @@ VERTICALS = (
     "slurm",
     "explore",
     "cric",
+    "doctor",
     "testbed",
 )
 

@@ -1,4 +1,4 @@
-"""Commands that check before anything is measured: ``treehammer doctor | tests check``."""
+"""Command that checks tests before anything is measured: ``treehammer tests check``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ExitCode
 from treehammer.hctests.cli import tests
-from treehammer.tables import TableColumn, format_finding, hidden_columns
+from treehammer.tables import hidden_columns
 from treehammer.terminal import TEST, CommandOutput, prints_rows, progress_bar
-from treehammer.text_formatting import pluralize
 
 __all__ = ["tests"]
 
@@ -52,34 +50,4 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
         (),
         above=[checked.describe() for checked in checked_tests],
         exit_code=max(checked.exit_code for checked in checked_tests),
-    )
-
-
-@click.command("doctor")
-@prints_rows(
-    TableColumn("part", "part"),
-    TableColumn("state", "state"),
-    TableColumn("finding", "finding", format_row=format_finding),
-    *hidden_columns("remedy"),
-)
-@click.pass_obj
-def doctor(settings: Settings) -> CommandOutput:
-    """Check this installation and its dependencies; name the remedy of each problem.
-
-    Packages, disks, database, results service and its proxy, clock, credentials, authorities, Rucio,
-    pools and doors. Every check is bounded in time. The exit code is 1 if one failed.
-
-    Example: treehammer doctor
-    """
-    from treehammer.submit.tools.access_checks import list_access_checks
-    from treehammer.submit.tools.installation_checks import DiagnosisState, diagnose, list_checks
-
-    diagnoses = list(diagnose([*list_checks(settings), *list_access_checks(settings)]))
-    states = [diagnosis.state for diagnosis in diagnoses]
-    failed, warned = map(states.count, (DiagnosisState.FAILED, DiagnosisState.WARNING))
-    summary = f"{failed} failed, {pluralize(warned, 'warning')}"
-    return CommandOutput(
-        diagnoses,
-        summary=[summary],
-        exit_code=ExitCode.REGRESSION if failed else ExitCode.DONE,
     )

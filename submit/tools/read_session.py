@@ -43,6 +43,7 @@ from treehammer.submit.tools.file_read import (
 )
 from treehammer.submit.tools.local_comparison import parse_sequential_plan, run_until_decided
 from treehammer.text_formatting import ProgressFactory, format_size, pluralize
+from treehammer.verticals import has_vertical
 
 #: Seconds that cancelled jobs get to end.
 _END_TIMEOUT_S = 30.0
@@ -196,7 +197,8 @@ def cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
 def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
     """Build the error of the first measurement that failed; None if all are good."""
     if not rows:
-        return BatchError("the job ended without a measurement", hint="Try treehammer doctor.")
+        hint = "Try treehammer doctor." if has_vertical("doctor") else ""
+        return BatchError("the job ended without a measurement", hint=hint)
     for row in rows:
         outcome = classify_outcome(row)
         if outcome is not Outcome.GOOD:

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from client_attacks import ATTACKS
 from monitoring_servers import CADDY, NGINX
-from proxied_service import USER_HEADER, ProxiedService, run_proxied_service
+from proxied_service import ProxiedService, run_proxied_service
 from repository_code import REPOSITORY
-
-from treehammer.submit.tools import access_checks
-from treehammer.submit.tools.installation_checks import Diagnosis, DiagnosisState
 
 
 def list_documented_results() -> dict[str, dict[str, str]]:
@@ -58,23 +54,3 @@ def test_attack_has_the_documented_result(services: list[ProxiedService], name: 
 
 def test_page_lists_these_attacks() -> None:
     assert list_documented_results().keys() == ATTACKS.keys()
-
-
-def test_doctor_accepts_the_shipped_configurations(services: list[ProxiedService]) -> None:
-    def examine(service: ProxiedService) -> list[Diagnosis]:
-        return list(access_checks.check_proxy(service.settings))
-
-    with ThreadPoolExecutor() as pool:
-        diagnoses = list(pool.map(examine, services))
-    parts = {diagnosis.part for pair in diagnoses for diagnosis in pair}
-    assert parts == {"service proxy"}
-    states = {diagnosis.state for pair in diagnoses for diagnosis in pair}
-    assert states == {DiagnosisState.OK}, diagnoses
-
-
-def test_doctor_finds_a_user_header_that_clients_may_send(tmp_path: Path) -> None:
-    """The proxy was configured for another header."""
-    with run_proxied_service(tmp_path, NGINX, serve_user_header="X-Remote-User") as service:
-        diagnosis = next(access_checks.check_proxy(service.settings))
-    assert diagnosis.state is DiagnosisState.FAILED
-    assert f"it passes {USER_HEADER} of clients on" in diagnosis.finding

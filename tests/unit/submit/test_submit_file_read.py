@@ -1,37 +1,25 @@
-"""Reads of single files with a stand-in for ROOT, and ``treehammer doctor`` with planted faults."""
+"""Reads of single files with a stand-in for ROOT."""
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import importlib.metadata
-import json
-import sqlite3
-import ssl
-import threading
-import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from local_user import LocalUser
 from plan_factory import make_manifest, make_settings
-from repository_code import call_command
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import raise_setup_error
-from treehammer.config import Settings
 from treehammer.datasets import DEFAULT_ROOT, root_process, tree_measurement
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
-from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCode
-from treehammer.sql.write.store import Store
+from treehammer.errors import ConfigError, DatasetError
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tools import access_checks, file_read, installation_checks, read_session
+from treehammer.submit.tools import file_read, read_session
 from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
@@ -40,12 +28,6 @@ from treehammer.submit.tools.file_read import (
     describe_fetches,
     open_files,
     plan_read,
-)
-from treehammer.submit.tools.installation_checks import (
-    Diagnosis,
-    DiagnosisState,
-    InstallationCheck,
-    diagnose,
 )
 from treehammer.text_formatting import no_progress
 
@@ -282,171 +264,3 @@ def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     result = user.invoke_command("read", str(path), "--root", "6.40.00", "--json")
     assert "ROOT 6.40.00 is not installed" in str(result.exception)
     assert not user.settings.data_dir.exists()
-
-
-OK, WARNING = DiagnosisState.OK, DiagnosisState.WARNING
-FAILED, NOT_CONFIGURED = DiagnosisState.FAILED, DiagnosisState.NOT_CONFIGURED
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path)
-
-
-def make_token(expires_s: float) -> str:
-    claims = base64.urlsafe_b64encode(json.dumps({"exp": expires_s}).encode()).decode()
-    return f"head.{claims}.signature"
-
-
-def test_findings_keep_their_order_and_errors_become_findings() -> None:
-    def succeed() -> Iterator[Diagnosis]:
-        yield Diagnosis("one", OK, "fine")
-
-    def fail() -> Iterator[Diagnosis]:
-        yield Diagnosis("two", OK, "half of it")
-        raise CatalogueError("does not answer", where="rucio", hint="Call the operator.")
-
-    diagnoses = list(diagnose([InstallationCheck("a", succeed), InstallationCheck("b", fail)]))
-    assert [diagnosis.part for diagnosis in diagnoses] == ["one", "two", "b"]
-    assert diagnoses[2] == Diagnosis("b", FAILED, "rucio: does not answer", "Call the operator.")
-
-
-def test_check_that_hangs_is_not_waited_for() -> None:
-    release = threading.Event()
-
-    def hang() -> Iterator[Diagnosis]:
-        yield Diagnosis("first", OK, "fine")
-        release.wait()
-
-    check = InstallationCheck("server", hang, limit_s=0.05, remedy="Look there.")
-    diagnoses = list(diagnose([check]))
-    release.set()
-    assert diagnoses[-1] == Diagnosis("server", FAILED, "no answer within 0 s", "Look there.")
-
-
-def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    required = ["click>=8", "nowhere>=1", 'PyJWT>=999; extra == "grid"', 'gone; extra == "oracle"']
-    monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
-    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
-    assert diagnoses["packages"].state is FAILED
-    assert diagnoses["packages"].finding == "missing: nowhere"
-    assert diagnoses["packages [grid]"].state is FAILED
-    assert "instead of >=999" in diagnoses["packages [grid]"].finding
-    assert diagnoses["packages [grid]"].remedy == "Run: pip install 'treehammer[grid]'"
-    assert diagnoses["packages [oracle]"].state is NOT_CONFIGURED
-
-
-@pytest.mark.parametrize(("free", "state"), [(9e9, OK), (1e9, WARNING), (1e6, FAILED)])
-def test_folder_and_the_space_of_its_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: DiagnosisState
-) -> None:
-    usage = type("Usage", (), {"free": free})
-    monkeypatch.setattr(installation_checks.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
-    assert installation_checks.check_folder("disk", tmp_path / "new" / "folder").state is state
-    (tmp_path / "cache").write_text("")
-    diagnosis = installation_checks.check_folder("disk", tmp_path / "cache")
-    assert (diagnosis.state, "--cache-dir" in diagnosis.remedy) == (FAILED, True)
-
-
-def test_database_and_its_revision(settings: Settings) -> None:
-    (missing,) = installation_checks.check_revision(settings)
-    assert missing.state is NOT_CONFIGURED
-    Store.open(settings.database).close()
-    (created,) = installation_checks.check_revision(settings)
-    assert (created.state, "0 campaigns" in created.finding) == (OK, True)
-    with sqlite3.connect(settings.database.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
-    check = InstallationCheck("database", lambda: installation_checks.check_revision(settings))
-    (diagnosis,) = diagnose([check])
-    assert (diagnosis.state, "9999" in diagnosis.finding) == (FAILED, True)
-
-
-@pytest.mark.parametrize(("offset", "state"), [(0.2, OK), (-5.0, WARNING), (90.0, FAILED)])
-def test_clock(offset: float, state: DiagnosisState) -> None:
-    diagnosis = access_checks.compare_clocks(1e9 + offset, 1e9)
-    assert diagnosis.state is state
-    assert f"{offset:+.1f} s" in diagnosis.finding
-
-
-def test_service_that_does_not_answer(settings: Settings) -> None:
-    away = dataclasses.replace(settings, service_url="http://127.0.0.1:1")
-    (diagnosis,) = access_checks.check_service(away)
-    assert (diagnosis.state, "service_url" in diagnosis.remedy) == (FAILED, True)
-    (none,) = access_checks.check_service(settings)
-    assert none.state is NOT_CONFIGURED
-
-
-def test_credentials(settings: Settings, tmp_path: Path) -> None:
-    def check(**environ: str) -> DiagnosisState:
-        (diagnosis,) = access_checks.check_credentials(settings, environ)
-        return diagnosis.state
-
-    path = tmp_path / "token"
-    path.touch(0o600)
-    for left_s, state in ((7 * 86_400, OK), (3600, WARNING), (-60, FAILED)):
-        path.write_text(make_token(time.time() + left_s))
-        assert check(BEARER_TOKEN_FILE=str(path)) is state
-    assert check(X509_USER_PROXY=str(tmp_path / "gone")) is FAILED
-    assert check() is NOT_CONFIGURED
-
-
-def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def context(expiry: str) -> Any:
-        trusted = SimpleNamespace(get_ca_certs=lambda: [{"notAfter": expiry}])
-        return lambda _environment: trusted
-
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
-    (old,) = access_checks.check_authorities({})
-    assert (old.state, "1 expired" in old.finding) == (WARNING, True)
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
-    (good,) = access_checks.check_authorities({})
-    assert good.state is OK
-    (empty,) = access_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
-    assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
-
-    def refuse(_environment: object) -> None:
-        raise ssl.SSLError("no certificate")
-
-    monkeypatch.setattr(access_checks, "make_tls_context", refuse)
-    (broken,) = access_checks.check_authorities({})
-    assert broken.state is FAILED
-
-
-def test_doors_are_checked(settings: Settings, tmp_path: Path) -> None:
-    path = tmp_path / "sites.toml"
-    path.write_text(
-        '[sites.DESK]\ndoors = [{ name = "gone", protocol = "file", prefix = "gone" }]\n'
-    )
-    named = dataclasses.replace(settings, sites_file=path)
-    diagnoses = {diagnosis.part: diagnosis for diagnosis in access_checks.check_sites(named)}
-    assert diagnoses["sites file"].state is OK
-    assert diagnoses["DESK door gone"].state is FAILED
-    path.write_text("[sites.DESK]\ndors = []\n")
-    check = InstallationCheck("sites", lambda: access_checks.check_sites(named))
-    (wrong,) = diagnose([check])
-    assert wrong.state is FAILED
-
-
-def test_command_prints_states_and_exits_with_1(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find() -> Iterator[Diagnosis]:
-        yield Diagnosis("disk", FAILED, "full", "Make room.")
-        yield Diagnosis("Rucio", NOT_CONFIGURED, "no server", "Set it.")
-
-    monkeypatch.setattr(
-        installation_checks, "list_checks", lambda _settings: [InstallationCheck("all", find)]
-    )
-    monkeypatch.setattr(access_checks, "list_access_checks", lambda _settings: [])
-
-    printed = call_command("doctor", settings)
-    assert printed.return_value == ExitCode.REGRESSION
-    assert "full. Make room." in printed.stdout
-    rows = json.loads(call_command("doctor", settings, "--json").stdout)
-    assert rows[0] == {"part": "disk", "state": "failed", "finding": "full", "remedy": "Make room."}
-
-
-def test_fresh_installation_has_no_failed_door(settings: Settings) -> None:
-    states = [diagnosis.state for diagnosis in access_checks.check_sites(settings)]
-    assert FAILED not in states

@@ -9,13 +9,11 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificate_authority import CertificateAuthority
-from local_servers import serve_http
 from service_thread import run_service
 from starlette.applications import Starlette
 
@@ -23,8 +21,6 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.program_output import SystemdNotifier
-from treehammer.submit.tools import access_checks
-from treehammer.submit.tools.installation_checks import DiagnosisState
 from treehammer.web.service.service_process import (
     check_settings,
     configure_uvicorn,
@@ -134,51 +130,6 @@ def test_unavailable_address_is_named(tmp_path: Path) -> None:
             open_socket(make_settings(tmp_path, port=port))
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         open_socket(make_settings(tmp_path, host="192.0.2.1", behind_proxy=True))
-
-
-def find_problem(settings: Settings) -> str:
-    """Return what ``doctor`` finds wrong with a proxy."""
-    diagnosis = next(access_checks.check_proxy(settings))  # others are of proxies that run here
-    assert diagnosis.state is DiagnosisState.FAILED
-    assert "--print-proxy nginx" in diagnosis.remedy
-    return diagnosis.finding
-
-
-def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(port: int) -> Settings:
-        return make_settings(tmp_path, behind_proxy=True, url=f"http://127.0.0.1:{port}")
-
-    for is_behind_proxy, problem in (
-        (False, "without --behind-proxy"),
-        (True, "X-Forwarded-Proto or the secret of"),
-    ):
-        with run_service(tmp_path, behind_proxy=is_behind_proxy) as service:
-            assert problem in find_problem(make(service.client.base_url.port or 0))
-    for status, problem in ((403, "header Host"), (502, "it answers 502"), (303, "for headers")):
-        monkeypatch.setattr(access_checks, "_LATE_HEADERS_S", 0.1)
-        with serve_http(make_answering_proxy(status)) as port:
-            assert problem in find_problem(make(port))
-    assert "refused" in find_problem(make(1))
-    none = next(access_checks.check_proxy(make_settings(tmp_path)))
-    assert none.state is DiagnosisState.NOT_CONFIGURED
-
-
-def make_answering_proxy(status: int) -> type[BaseHTTPRequestHandler]:
-    class AnsweringProxy(BaseHTTPRequestHandler):
-        """Answers forms with a status, and waits for headers without a limit."""
-
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.send_response(status)
-            self.send_header("Strict-Transport-Security", "max-age=1")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.do_POST()
-
-    return AnsweringProxy
 
 
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"

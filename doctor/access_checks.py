@@ -22,12 +22,12 @@ from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAM
 from treehammer.config import PUBLIC, Settings
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.rucio.rucio_client import RucioClient, is_configured
+from treehammer.doctor.installation_checks import Diagnosis, DiagnosisState, InstallationCheck
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED
 from treehammer.submit.campaigns import job_reporting
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
 from treehammer.submit.sites.site_probes import USER, probe_credentials, probe_sites
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.submit.tools.installation_checks import Diagnosis, DiagnosisState, InstallationCheck
 from treehammer.text_formatting import pluralize
 
 #: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
