@@ -31,6 +31,8 @@ _PEOPLE_COLUMNS = (campaign.c.submitter, campaign_owner.c.owner, access_key.c.na
 _WORD = re.compile(r"\w[\w.-]*\w|\w")
 #: Folders that have the names of people.
 _HOME = re.compile(r"(/(?:home|Users|user/\w)/)[^/\s\"]+")
+#: Folders of cached software, whose place concerns one machine.
+_CACHE = re.compile(r"(?<![^\s\"'])/[^\s\"']*/software/(?=[a-z]+-\d)")
 #: Users that are nobody in particular.
 _COMMON_USERS = ("root", "local", "nobody", LOCAL_OWNER)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -63,6 +65,7 @@ class PublicNames:
         return self._within
 
     def _replace(self, text: str, *, hides_people: bool) -> str:
+        text = _CACHE.sub("software/", text)
         if hides_people and "/" in text:
             text = _HOME.sub(r"\1someone", text)
         if not self._alone:

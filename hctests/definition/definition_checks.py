@@ -172,7 +172,7 @@ def _check_rule(
         try:
             value = find_axis(name).normalize(typed)
         except ValueError as error:
-            yield DocumentProblem(key_path, f"{error} (expected {find_axis(name).expected})")
+            yield DocumentProblem(key_path, find_axis(name).describe_problem(error))
             continue
         is_listed = path[0] in ("exclude", "expect") or name == "door"
         if is_listed and value not in matrix[name]:
@@ -229,9 +229,7 @@ def _check_optional_axes(definition: TestDefinition) -> Iterator[DocumentProblem
             try:
                 axis.normalize(value)
             except ValueError as error:
-                yield DocumentProblem(
-                    ("matrix", name, index), f"{error} (expected {axis.expected})"
-                )
+                yield DocumentProblem(("matrix", name, index), axis.describe_problem(error))
 
 
 def _check_distance(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -490,6 +488,11 @@ def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
             yield DocumentProblem(
                 ("expect", index, "base"),
                 f"{str(value)!r} is not a value of {axis} (expected one of: {', '.join(texts)}){suggestion}",
+            )
+        elif axis and limit.where.get(axis) == value:
+            yield DocumentProblem(
+                ("expect", index, "where", axis),
+                f"{str(value)!r} is the base itself (expected another value, or none)",
             )
 
 

@@ -12,8 +12,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import tree_sitter_toml
 from pydantic import (
@@ -347,9 +348,25 @@ def _convert_error(detail: ErrorDetails, tables: DocumentTables) -> DocumentProb
         return DocumentProblem(path, _describe_unknown_key(path, tables))
     if kind == "missing":
         return DocumentProblem(path, "is missing")
-    return DocumentProblem(
-        path, _describe_error(kind, detail["input"], detail.get("ctx", {}), detail["msg"])
-    )
+    context = dict(detail.get("ctx", {}))
+    if isinstance(detail["input"], dict) and _holds_tables(str(path[-1]), tables):
+        context["brackets"] = "a list of tables: [[double brackets]]"
+    return DocumentProblem(path, _describe_error(kind, detail["input"], context, detail["msg"]))
+
+
+def _holds_tables(key: str, tables: DocumentTables) -> bool:
+    """Return whether the list of a key holds tables."""
+    fields = (model.model_fields.get(key) for model in tables.models.values())
+    types = [field.annotation for field in fields if field]
+    items = [get_args(kind)[0] for kind in types if get_origin(kind) in (list, tuple)]
+    return any("dict[" in str(item) or hasattr(item, "model_fields") for item in items)
+
+
+def write_value(value: Any) -> str:
+    """Write a value as TOML has it, for messages."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date | time) else repr(value)
 
 
 def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
@@ -360,8 +377,7 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
         "less_than_equal": f"at most {context.get('le')}",
         "less_than": f"less than {context.get('lt')}",
     }
-    is_table = isinstance(value, dict)
-    brackets = "a list of tables: [[double brackets]]" if is_table else "a list in [brackets]"
+    brackets = context.get("brackets", "a list in [brackets]")
     expected = limits | {
         "string_type": "text in quotes",
         "int_type": "a whole number",
@@ -381,7 +397,7 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
     }
     if kind not in expected:
         return message
-    text = repr(value)
+    text = write_value(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} is wrong (expected {expected[kind]})"
 
 

@@ -26,7 +26,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
 from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
-from treehammer.hctests.definition.document_problems import invalid_value
+from treehammer.hctests.definition.document_problems import invalid_value, write_value
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -63,6 +63,10 @@ class Axis:
     normalize: Callable[[Any], Scalar]
     numeric: bool = False
 
+    def describe_problem(self, error: ValueError) -> str:
+        """Describe why a value is invalid, with the expected ones unless the error lists them."""
+        return str(error) if " known: " in str(error) else f"{error} (expected {self.expected})"
+
 
 def check_text(value: Any) -> str:
     """Check that a value is one line of text without control characters.
@@ -71,7 +75,7 @@ def check_text(value: Any) -> str:
         ValueError: any other value.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{_format_value(value)} is not text in quotes")
+        raise ValueError(f"{write_value(value)} is not text in quotes")
     if not value.strip() or value != value.strip():
         raise ValueError(f"{value!r} is empty or has spaces around it")
     if not value.isprintable() or len(value) > MAX_AXIS_TEXT:
@@ -81,14 +85,10 @@ def check_text(value: Any) -> str:
     return value
 
 
-def _format_value(value: Any) -> str:
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
-
-
 def _check_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not is_number(value):
         reason = "does not fit 64 bits" if type(value) is int else "is not a number"
-        raise ValueError(f"{_format_value(value)} {reason}")
+        raise ValueError(f"{write_value(value)} {reason}")
     return value
 
 
@@ -160,7 +160,7 @@ def _make_choice_axis(default: tuple[Scalar, ...], expected: str, choices: Seque
 
     def read(value: Any) -> Scalar:
         if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"unknown value {_format_value(value)}")
+            raise ValueError(f"unknown value {write_value(value)}")
         return value
 
     return Axis(default, expected, {"enum": [*choices]}, read)
@@ -298,7 +298,7 @@ class AxisValue:
         try:
             return self._axis.normalize(value)
         except ValueError as error:
-            raise invalid_value(f"{error} (expected {self._axis.expected})") from None
+            raise invalid_value(self._axis.describe_problem(error)) from None
 
 
 def _normalize_rule(rule: dict[str, Scalar]) -> dict[str, Scalar]:

@@ -88,9 +88,7 @@ def suggest_nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> 
 
 def _find_nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Find the nearest word, whose case may differ; '' if none is similar."""
-    folded: dict[str, str] = {}
-    for candidate in words:
-        folded.setdefault(candidate.casefold(), candidate)
+    folded = {candidate.casefold(): candidate for candidate in reversed([*words])}
     near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
     return folded[near[0]] if near else ""
 

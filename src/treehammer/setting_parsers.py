@@ -63,7 +63,8 @@ class RawValue:
 
     def error(self, expected: str, hint: str = "") -> ConfigError:
         """Build the error for a value that is not ``expected``; it repeats the value."""
-        return self.secret_error(f"must be {expected}, not {self.value!r}", hint)
+        text = repr(self.value) if isinstance(self.value, str) else str(self.value)
+        return self.secret_error(f"must be {expected}, not {text}", hint)
 
     def secret_error(self, message: str, hint: str = "") -> ConfigError:
         """Build an error that does not repeat the value, which may hold a password."""

@@ -222,6 +222,8 @@ def test_names_of_hosts_are_replaced_where_they_are_no_words() -> None:
     assert replace_names("wn10 runner", hides_people=False) == "wn10 runner"
     assert replace_names('{"runner":["wn1"]}', hides_people=False) == '{"node-2":["node-1"]}'
     assert replace_names("/home/jane/x", hides_people=True) == "/home/someone/x"
+    failure = "cannot install ROOT 6.40.00 in /data/cache/software/root-6.40.00: disk full"
+    assert "ROOT 6.40.00 in software/root-6.40.00: " in replace_names(failure, hides_people=False)
 
 
 PAGE = """<!DOCTYPE html><html><head></head><body><main>
