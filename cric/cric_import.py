@@ -40,13 +40,16 @@ _STORAGE, _QUEUE, _SERVICE, _SITE = _KINDS = ("arprotocols", "queues", "rcsite",
 
 _Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
 
+#: A state in any case; null is as good as none.
+_State = Annotated[str, BeforeValidator(lambda value: str(value or ACTIVE_STATE).strip().upper())]
+
 
 class _Protocol(BaseModel):
     """A protocol of a storage area or service; other keys are ignored."""
 
     endpoint: _Text = ""
     path: _Text = Field("", validation_alias=AliasChoices("path", "basepath"))
-    state: _Text = ACTIVE_STATE
+    state: _State = ACTIVE_STATE
     impl: _Text = ""
     version: _Text = ""
 
@@ -56,7 +59,7 @@ class _ComputeElement(BaseModel):
 
     ce_endpoint: _Text = ""
     ce_flavour: _Text = ""
-    ce_state: _Text = ACTIVE_STATE
+    ce_state: _State = ACTIVE_STATE
 
     @property
     def grid_resource(self) -> str:
@@ -75,7 +78,7 @@ class _Entry(BaseModel):
 
     site: _Text = Field("", validation_alias=AliasChoices("atlas_site", "site", "rcsite"))
     rc_site: _Text = ""
-    state: _Text = ACTIVE_STATE
+    state: _State = ACTIVE_STATE
     type: _Text = ""
     is_tape: bool | None = False
     middleware: _Text = Field("", validation_alias=AliasChoices("se_flavour", "impl"))
@@ -188,7 +191,7 @@ class CricImport:
             return f"is {area.state}"
         if area.is_tape:
             return "is on tape"
-        if storage_type and area.type != storage_type:
+        if storage_type and area.type.upper() != storage_type.upper():
             return f"has type {area.type or '(none)'}, not {storage_type}"
         return "" if area.site or area.rc_site else "has no site"
 
