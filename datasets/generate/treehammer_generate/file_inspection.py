@@ -320,10 +320,11 @@ def is_old_ntuple(item: FileObject) -> bool:
 
 def resolve_friends(item: FileObject, names: Sequence[str], path: str) -> Iterator[str]:
     """List the paths that the friends of a tree can mean in its own file."""
-    for name in names:
-        tree, _, file = name.partition(" of ")
-        if not file or Path(file).name == Path(path).name:
-            yield from (plain := tree.partition(";")[0].lstrip("/"), f"{item.folder}/{plain}")
+    for words in (name.split(" of ") for name in names):  # names of trees and files may have "of"
+        for count in range(1, len(words) + 1):
+            if Path(" of ".join(words[count:]) or path).name == Path(path).name:
+                plain = " of ".join(words[:count]).partition(";")[0].lstrip("/")
+                yield from (plain, f"{item.folder}/{plain}")
 
 
 def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
@@ -338,15 +339,14 @@ def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
         announce(channel, path, item.path)
         if is_old_ntuple(item):
             extents[item.path] = (0, 0)
-            continue
-        if item.is_ntuple:
+        elif item.is_ntuple:
             layout = read_ntuple_layout(file, path, item.path)
             extents[item.path] = (layout["entries"] * len(layout["zipped"]), sum(layout["zipped"]))
-            continue
-        tree, friend_names = item.read_tree()
-        if tree:
-            extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
-            friends.update(resolve_friends(item, friend_names, path))
+        else:
+            tree, friend_names = item.read_tree()
+            if tree:
+                extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
+                friends.update(resolve_friends(item, friend_names, path))
     main_trees = [name for name in extents if name not in friends] or extents
     name = max(sorted(main_trees), key=lambda name: extents[name], default="")
     return name, extents[name][0] if name else 0

@@ -278,10 +278,10 @@ void write()
    {
       TFile file("inside.root", "RECREATE");
       file.mkdir("sub")->cd();
-      fill("inner", 400);
+      fill("one of two", 400);
       file.cd();
       auto *tree = fill("T", 200);
-      tree->AddFriend("sub/inner;1");
+      tree->AddFriend("sub/one of two;1");
       tree->Write("", TObject::kOverwrite);
    }
    chain<int>("int.root", "v/I");

@@ -77,7 +77,7 @@ def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
     )
     inside = read("inside.root", payload=RDF_READ)
     assert inside.values["branches_selected"] == 2
-    assert "sub/inner;1 is not read" in inside.values["content_notes"]
+    assert "sub/one of two;1 is not read" in inside.values["content_notes"]
 
 
 @pytest.mark.parametrize("payload", [None, RDF_READ])
