@@ -352,18 +352,6 @@ def test_site_is_compared_by_variant_not_label(work_service: ServiceThread) -> N
     assert row["median"] == pytest.approx((8.5e-6 + 12e-6) / 2)
 
 
-@pytest.mark.parametrize("view", ["", "&panels=host"])
-def test_grouping_by_label_notes_aggregated_variants(
-    work_service: ServiceThread, view: str
-) -> None:
-    query = f"metric=cpu_per_event_s&by=variant_label&color=&{ALL}{view}"
-    document = work_service.load_document(f"/explore?{query}")
-    assert document["about"]["aggregated"].startswith("Points aggregate up to 2 variants")
-    mixes = {row["variant_label"]: row["aggregates"] for row in document["tables"]["figure"]}
-    assert mixes["cache_mb=0"].startswith("2 variants")
-    assert mixes["branches=2% cache_mb=30"] == ""
-
-
 def test_variants_with_same_label_are_counted_separately(work_service: ServiceThread) -> None:
     document = work_service.load_document(f"/explore?by=site&color=&{ALL}")
     assert document["about"]["aggregated_max"] == {"variant": 3}
