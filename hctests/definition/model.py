@@ -98,9 +98,8 @@ class Variant:
 
     def label(self, axes: tuple[str, ...]) -> str:
         """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
-        return (
-            " ".join(f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes) or "default"
-        )
+        texts = (f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes)
+        return " ".join(texts) or "default"
 
 
 def _format_axis_value(axis: str, value: Scalar) -> str:
@@ -108,7 +107,13 @@ def _format_axis_value(axis: str, value: Scalar) -> str:
         return format_commit(str(value))
     if isinstance(value, str | bool):
         return str(value)
-    return f"{100 * value:g}%" if axis in ("branches", "events") else f"{value:g}"
+    return f"{100 * value:g}%" if axis in ("branches", "events") else format_scalar(value)
+
+
+def format_scalar(value: Scalar) -> str:
+    """Write a value of an axis as ``-P`` takes it, with all of its digits."""
+    text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 def format_commit(commit: str) -> str:

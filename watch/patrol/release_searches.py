@@ -13,7 +13,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_CERTAINTY, Verdict
 from treehammer.collectors.json_documents import parse_json
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
-from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
+from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS, format_scalar
 from treehammer.hctests.pinned_tests import pin_test
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
@@ -109,7 +109,7 @@ class ReleaseSearches:
         values = {**json.loads(str(side["variant"])), DOOR_AXIS: side.get("door")}
         definition = pin_test(request.test_spec, self._settings).definition
         axes = {
-            name: (_write_value(values[name]),)
+            name: (format_scalar(values[name]),)
             for name in {*definition.axes, *request.axes} - {RELEASE_AXIS, "bundle"}
             if values.get(name) is not None
         }
@@ -190,10 +190,3 @@ def _select_series(rows: list[VerdictRow]) -> VerdictRow:
     if not slower:
         raise NothingToDoError("the slowdown is certain over several sites alone")
     return max(slower, key=lambda row: abs(row.effect or 0.0))
-
-
-def _write_value(value: object) -> str:
-    """Write a value of an axis as -P takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)

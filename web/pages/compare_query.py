@@ -23,7 +23,7 @@ from treehammer.analysis.statistics.sample import (
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.hctests.definition.model import COMMIT_AXIS, RELEASE_AXIS, Scalar
+from treehammer.hctests.definition.model import COMMIT_AXIS, RELEASE_AXIS, format_scalar
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.query_model import Selection, parse_alternatives
@@ -276,13 +276,6 @@ class MeasuredAxes:
             f"Measured with one value only, so that nothing can be said: {', '.join(single)}. Give two "
             "in one campaign, as in -P cache_mb=0,30."
         )
-
-
-def format_scalar(value: Scalar) -> str:
-    """Format a value of an axis as people type it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def matches_text(text: str, value: str) -> bool:

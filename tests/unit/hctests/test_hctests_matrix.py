@@ -338,6 +338,12 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     assert set(SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
 
 
+def test_labels_have_all_digits_of_values() -> None:
+    values = {"a": 16777216, "b": 1234567.5, "c": 0.12345678, "d": 30.0, "e": 0.1, "branches": 0.07}
+    label = Variant((*values.items(),)).label((*values,))
+    assert label == "a=16777216 b=1234567.5 c=0.12345678 d=30 e=0.1 branches=7%"
+
+
 def test_variant_identity_depends_on_values_alone() -> None:
     variant = Variant((("root", "6.40.00"), ("cache_mb", 30)))
     assert variant.canonical_json == Variant(variant.values[::-1]).canonical_json
