@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,15 @@ def compile_program(tmp_path: Path, source: str, *options: str) -> str:
     program = tmp_path / "program"
     subprocess.run(["cc", *options, "-o", program, tmp_path / "program.c"], check=True)
     return str(program)
+
+
+@needs_compiler
+def test_folder_without_programs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = SimpleNamespace(f_flag=os.ST_NOEXEC)
+    monkeypatch.setattr(os, "statvfs", lambda _: mounted)
+    monkeypatch.delenv(recorder.SHARED_FOLDER_VARIABLE, raising=False)
+    with pytest.raises(recorder.RecorderError, match=f"{tmp_path} is noexec"):
+        recorder.build_recorder(str(tmp_path))
 
 
 @needs_compiler

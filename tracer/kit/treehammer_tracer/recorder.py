@@ -42,13 +42,10 @@ class RecorderError(Exception):
 
 
 def build_recorder(folder: str) -> str:
-    """Compile the recorder, unless it was compiled before; return the library's path.
-
-    Args:
-        folder: folder for the library where this machine shares none.
+    """Compile the recorder, in a folder unless this machine shares it; return the library's path.
 
     Raises:
-        RecorderError: the node has no C compiler, or it fails.
+        RecorderError: the node has no C compiler, it fails, or the folder is mounted noexec.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if platform.system() != "Linux" or compiler is None:
@@ -63,6 +60,8 @@ def build_recorder(folder: str) -> str:
     command = [compiler, *_OPTIONS, "-o", temporary, SOURCE, "-ldl", "-pthread"]
     try:
         os.makedirs(folder, exist_ok=True)
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            raise RecorderError(f"the recorder of reads cannot be loaded: {folder} is noexec")
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S
         )
