@@ -312,7 +312,7 @@ def find_batch(name: str) -> BatchDeclaration:
     """
     kind = name.partition("@")[0]
     package = __package__
-    if kind.isidentifier() and Path(__file__).with_name(kind).is_dir():
+    if kind.isidentifier() and (Path(__file__).with_name(kind) / "__init__.py").is_file():
         package = f"{__package__}.{kind}"
     elif kind in VERTICALS and has_vertical(kind):
         package = f"treehammer.{kind}"

@@ -13,6 +13,7 @@ from treehammer.config import load_settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.slurm import slurm_arrays, slurm_batch
 from treehammer.slurm.slurm_batch import SlurmBatch
+from treehammer.submit.batch import interface
 from treehammer.submit.batch.interface import JobDescription, JobStatus, find_batch
 from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_preview
@@ -224,3 +225,13 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
     ):
         with pytest.raises(BatchError, match=message):
             slurm_arrays.run_command(command)
+
+
+def test_bytecode_that_git_left_hides_no_batch_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm has moved; an update keeps its former folder for the bytecode in it."""
+    (tmp_path / "slurm" / "__pycache__").mkdir(parents=True)
+    monkeypatch.setattr(interface, "__file__", str(tmp_path / "interface.py"))
+    find_batch.cache_clear()
+    assert find_batch("slurm") is slurm_batch.BATCH
