@@ -57,7 +57,8 @@ def parse_conditions(texts: Sequence[str]) -> list[Conditions]:
         name, equals, value = text.partition("=")
         if name not in NAMES or not equals:
             meanings = "; ".join(f"{key}: {meaning}" for key, meaning in NAMES.items())
-            hint = suggest_word(name, NAMES) or f"Write NAME=VALUE. {meanings}."
+            near = "" if name in NAMES else suggest_word(name, NAMES)
+            hint = near or f"Write NAME=VALUE. {meanings}."
             raise ConfigError(f"{text!r} is no condition", where=_WHERE, hint=hint)
         items = [_parse_value(name, item) for item in split_list(value)]
         if not items:

@@ -155,8 +155,7 @@ class LazyCommandGroup(click.Group):
         name = args[0]
         is_new = name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing
         if is_new and self.get_command(ctx, name) is None:
-            suggestion = suggest_word(name, self.list_commands(ctx))
-            ctx.fail(f"No such command {name!r}. {suggestion}".rstrip())
+            ctx.fail(f"No such command {name!r}. {suggest_word(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

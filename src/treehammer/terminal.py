@@ -299,14 +299,19 @@ class NameType(click.types.StringParamType):
         module, _, function = self._target.partition(":")
         try:
             settings = config.load_settings(flags, config=flags.pop("config_file", None))
-            names: Iterable[str] = getattr(import_module(f"treehammer.{module}"), function)(
-                settings
-            )
+            list_names = getattr(import_module(f"treehammer.{module}"), function)
+            names: Iterable[str] = list_names(settings)
             return [
                 CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(begun)
             ]
         except (TreehammerError, OSError):
             return []
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty name, as of a variable that is not set, where it is not the default."""
+        if value == "" and param is not None and param.default != "":
+            self.fail(f"name a {self.kind}; this is empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
     def require(self, names: Iterable[str], existing: Collection[str], where: str) -> None:
         """Check that names exist.
@@ -372,7 +377,7 @@ def print_rows(
     else:
         screen = make_console()
         grid = build_grid(rows, columns, width=screen.width, title=title)
-        is_paged = len(rows) >= screen.height and screen.is_terminal and sys.stdin.isatty()
+        is_paged = all((len(rows) >= screen.height, screen.is_terminal, sys.stdin.isatty()))
         if is_paged:  # the pager leaves the table on the screen at its end
             os.environ.setdefault("LESS", "-FRX")
         with screen.pager(styles=True) if is_paged else nullcontext():

@@ -163,6 +163,8 @@ def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown site 'SITE_X'") as error:
         SITE.require(["SITE_A", "SITE_X"], {"SITE_A", "SITE_B"}, "--site")
     assert error.value.hint == "Did you mean 'SITE_B'? Known: SITE_A, SITE_B."
+    with pytest.raises(click.BadParameter, match="name a site; this is empty"):
+        SITE.convert("", click.Option(["--site"]), None)
 
 
 def test_short_values_are_not_wrapped(

@@ -299,7 +299,7 @@ def test_conditions_are_combined() -> None:
     "text, problem",
     [
         ("latency=80", "did you mean 'latency_ms'"),
-        ("latency_ms", "is no condition"),
+        ("latency_ms", "is no condition\n  Write NAME=VALUE"),
         ("latency_ms=", "latency_ms has no value"),
         ("cache_mb=-1", "a number of 0 or more"),
         ("cache_mb=nan", "a number of 0 or more"),
