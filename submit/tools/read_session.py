@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LA
 from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED, SoftwareRequest
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
+from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.collectors.software import providers
 from treehammer.config import Settings, sqlite_url
 from treehammer.datasets.manifest import RNTUPLE, Manifest, format_some
@@ -43,10 +45,10 @@ from treehammer.submit.tools.file_read import (
 )
 from treehammer.submit.tools.local_comparison import parse_sequential_plan, run_until_decided
 from treehammer.text_formatting import ProgressFactory, format_size, pluralize
-from treehammer.verticals import has_vertical
 
 #: Seconds that cancelled jobs get to end.
 _END_TIMEOUT_S = 30.0
+_PREFIX = "treehammer-read-"
 
 
 def measure_files(
@@ -62,8 +64,7 @@ def measure_files(
         BatchError: a read failed.
         ConfigError: a release or a file cannot be used.
     """
-    with tempfile.TemporaryDirectory(prefix="treehammer-") as name:
-        folder = Path(name)
+    with open_folder() as folder:
         files = open_files(addresses, folder, bars)
         requests = {root: providers.parse_software_request(root) for root in request.releases}
         check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
@@ -71,8 +72,7 @@ def measure_files(
             root: prepare_root(software_request, settings.software_dir, bars)
             for root, software_request in requests.items()
         }
-        first = software[request.releases[0]]
-        measured = describe_files(files, first, bars, tree=request.tree)
+        measured = describe_files(files, software[request.releases[0]], bars, tree=request.tree)
         if not request.name:
             data_dir = folder / "data"
             settings = replace(settings, data_dir=data_dir, database=sqlite_url(data_dir))
@@ -82,6 +82,18 @@ def measure_files(
         finally:
             if not request.name:
                 LocalBatch(settings.spool_dir).abandon()
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Make a temporary folder, and remove those of reads that were killed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
+        with suppress(OSError):  # another read removes it, too
+            is_old = time.time() - lock.stat().st_mtime > 2 * _END_TIMEOUT_S
+            if is_old and not is_locked(lock):
+                shutil.rmtree(lock.parent)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, hold_lock(f"{name}/lock"):
+        yield Path(name)
 
 
 @dataclass(frozen=True)
@@ -197,8 +209,7 @@ def cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
 def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
     """Build the error of the first measurement that failed; None if all are good."""
     if not rows:
-        hint = "Try treehammer doctor." if has_vertical("doctor") else ""
-        return BatchError("the job ended without a measurement", hint=hint)
+        return BatchError("the job ended without a measurement", hint="Try treehammer doctor.")
     for row in rows:
         outcome = classify_outcome(row)
         if outcome is not Outcome.GOOD:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +15,7 @@ from local_user import LocalUser
 from plan_factory import make_manifest, make_settings
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
+from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import raise_setup_error
 from treehammer.datasets import DEFAULT_ROOT, root_process, tree_measurement
@@ -245,6 +248,24 @@ def test_error_names_the_address_of_a_copied_file(
     monkeypatch.setattr(root_process, "run_action", fail)
     with pytest.raises(DatasetError, match=r"^http://host/x\.root: cannot be opened"):
         file_read.describe_files(opened, SOFTWARE["6.40.00"], no_progress)
+
+
+def test_folders_of_killed_reads_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("killed", "reading", "new"):
+        lock = tmp_path / f"treehammer-read-{name}" / "lock"
+        lock.parent.mkdir()
+        lock.touch()
+        os.utime(lock, None if name == "new" else (0, 0))
+    with (
+        hold_lock(tmp_path / "treehammer-read-reading" / "lock"),
+        read_session.open_folder() as own,
+    ):
+        names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"treehammer-read-reading", "treehammer-read-new", own.name}
+    assert not own.exists()
 
 
 def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
