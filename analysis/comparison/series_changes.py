@@ -339,7 +339,7 @@ def _describe_result(change: CounterChange) -> str:
     if change.verdict == OTHER:
         return f"{change.metric} changed"
     if change.effect is None:
-        return write_minus(f"{change.metric} {change.a_value:,g} → {change.b_value:,g}")
+        return write_minus(f"{change.metric} {change.a_value:,.15g} → {change.b_value:,.15g}")
     return f"{change.metric} {_format_per_cent(math.exp(change.effect))}"
 
 

@@ -46,7 +46,7 @@ from treehammer.sql.read.failure_counts import (
 )
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.text_formatting import format_minute, pluralize
+from treehammer.text_formatting import format_minute, format_significant, pluralize
 from treehammer.verticals import import_parts
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     by_day = {row.time: row.difference for row in daily if row.difference is not None}
     since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
     sentence = (
-        f"an event takes {1 + slow:.2g} times the wall time of the same work at "
+        f"an event takes {format_significant(1 + slow, 2)} times the wall time of the same work at "
         f"{pluralize(compared[site].peer_count, 'other site')}: {Culprit.SITE}{since}"
     )
     cpu = peer_comparison.compare_sites(_load_sums(store, site, _CPU, (last_day, last_day)))

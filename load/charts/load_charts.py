@@ -16,7 +16,7 @@ from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.load.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_cell, pluralize
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart, NumberAxis
 from treehammer.web.sections import Figure
@@ -108,7 +108,7 @@ def _draw_levels(
 
     def make_dot(level: OperationGroup) -> ChartDot:
         value, limited = find(level), level.limited_steps
-        text = f"{label(level)}: {value:.4g} {unit} at {_attempted(level):.4g}/s attempted"
+        text = f"{label(level)}: {format_cell(value)} {unit} at {format_cell(_attempted(level))}/s attempted"
         text += f"; {pluralize(limited, 'row')} left out" * bool(limited)
         return ChartDot(_attempted(level), value, text=text, hollow=bool(limited))
 
@@ -159,7 +159,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
             ChartDot(
                 step_start_s(step),
                 find(step),
-                text=f"step {step_number(step)}: {measured}{find(step):.4g}{unit}",
+                text=f"step {step_number(step)}: {measured}{format_cell(find(step))}{unit}",
                 hollow=bool(step.limited_steps),
             )
             for step in nonempty

@@ -167,8 +167,8 @@ def figure_columns(*leading: str) -> Iterator[TableColumn]:
     }
     formats: Mapping[str, Callable[[Any], str]] = {
         **dict.fromkeys(("failed_fraction", "held_fraction"), lambda share: format_share(share, 2)),
-        **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: f"{rate / 1e6:.4g}"),
-        "least_hz": lambda rate: f"{rate:.4g}",
+        **dict.fromkeys(("bytes_per_s", "least_bytes_per_s"), lambda rate: format_cell(rate / 1e6)),
+        "least_hz": format_cell,
         "failures": format_counts,
         **{name: partial(format_metric, name, unit="s") for name in QUANTILES},
     }

@@ -40,7 +40,7 @@ from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 from treehammer.submit.campaigns.tracker import group_by_batch_system
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, build_table, hidden_columns
-from treehammer.text_formatting import format_counts, format_share, pluralize
+from treehammer.text_formatting import format_counts, format_share, format_significant, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to, link_to_same_page
 from treehammer.web.columns import column, count_columns
@@ -231,8 +231,8 @@ def _describe_chosen(
         if evenness
         else None,
         ui.Paragraph(
-            f"Slowest: {slowest[0]}, p50 {format_metric('p50_s', slowest[1], 's')}, {slowest[2]:.3g} times that of "
-            "the fastest server."
+            f"Slowest: {slowest[0]}, p50 {format_metric('p50_s', slowest[1], 's')}, "
+            f"{format_significant(slowest[2])} times that of the fastest server."
         )
         if slowest
         else None,

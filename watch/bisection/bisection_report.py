@@ -37,7 +37,7 @@ def _describe_result(probe: ProbeRecord) -> str:
     if probe.state == SKIPPED:
         return f"skipped ({probe.reason})"
     if probe.counter is not None:
-        return f"{probe.counter[1]:g} (GOOD {probe.counter[0]:g})"
+        return f"{probe.counter[1]:,.15g} (GOOD {probe.counter[0]:,.15g})"
     if not probe.effects:
         return "no results"
     return ", ".join(map(format_effect, probe.effects))

@@ -33,7 +33,7 @@ from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import CampaignRequest, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Door
 from treehammer.submit.sites.site_registry import select_sites
-from treehammer.text_formatting import SECOND_US, format_size
+from treehammer.text_formatting import SECOND_US, format_cell, format_size
 from treehammer.watch.alarms.release_checks import RerunRequest, record_rerun, requested_reruns
 from treehammer.watch.patrol.occasions import Occasion, OccasionFinder, name_occasion
 from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
@@ -504,7 +504,7 @@ def _check_plan(
         limits = content.budget.limits_of(site)
         if limits.cpu_s is not None and charge.cpu_s > limits.cpu_s:
             used, most = charge.cpu_s / 3600, limits.cpu_s / 3600
-            exceeded[site] = f"{used:.3g} CPU hours at {site}, of {most:.3g}"
+            exceeded[site] = f"{format_cell(used)} CPU hours at {site}, of {format_cell(most)}"
         elif limits.bytes is not None and charge.bytes > limits.bytes:
             used_text, most_text = format_size(charge.bytes), format_size(limits.bytes)
             exceeded[site] = f"{used_text} read at {site}, of {most_text}"

@@ -39,6 +39,7 @@ from treehammer.analysis.comparison.series_changes import (
     attach_phases,
     compare_counters,
     compare_phases,
+    describe_changed_results,
     describe_phases,
     format_counter_verdict,
     stored_counters,
@@ -114,6 +115,14 @@ def test_counters_are_named_as_the_verdicts_of_their_series() -> None:
     comparison = compare_samples([item.sample for item in details], QUERY, now_us=1)
     labels = {change.label for change in add_changes(comparison, details).counters}
     assert labels == {row.label for row in comparison.of_series}
+
+
+def test_changed_results_have_all_digits() -> None:
+    comparison = compare_samples(SimulatedCampaign().samples(), QUERY, now_us=1)
+    first, *_ = comparison.of_series
+    counters = {"pairs": (FEWER, 1234567.0, 0.0, 1, "lower")}
+    row = replace(first, evidence=replace(first.evidence, counters=counters))
+    assert describe_changed_results([row]) == "pairs 1,234,567 → 0: the results differ."
 
 
 def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
