@@ -273,6 +273,10 @@ COMMITS = ("a" * 40, "b" * 40)
         ("format", ("ttree", "rntuple"), ["ttree", "rntuple"]),
         ("cache_mb", (0, 30), ["0", "30"]),
         ("door", ("root", "https"), ["root", "https"]),
+        ("cache", ("cold", "warm"), ["cold", "warm"]),
+        ("branches", (0.02, 1.0), ["0.02", "1.0"]),
+        ("dataset", ("plain", "zstd"), ["plain", "zstd"]),
+        ("own_axis", ("x", "y"), ["x", "y"]),
     ],
 )
 @pytest.mark.parametrize("is_turned", [False, True])
@@ -291,7 +295,8 @@ def test_report_judges_what_its_campaign_compared(
             values[axis] = sides[place]
         variant = json.dumps(values, sort_keys=True, separators=(",", ":"))
         release = dict.fromkeys(("axis_root", "root_version", "root_commit"), "6.40.00")
-        rows.append(row | {"variant": variant} | release)
+        column = {axis: sides[place]} if axis in ("door", "dataset") else {}
+        rows.append(row | {"variant": variant} | release | column)
     requested = [*reversed(sides)] if is_turned else [*sides]
     definition = {"axes": {"root": ["6.40.00"], axis: requested}, "bundle": [axis]}
     report = report_of(rows, plan=json.dumps({"definition": definition}))
