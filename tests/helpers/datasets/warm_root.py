@@ -63,8 +63,8 @@ class WarmRoot:
     Args:
         python: the release's Python.
         env: the release's environment.
-        warm_for: ``loops``, ``frames`` (loops and analyses with RDataFrame), or the folder of the
-            scripts that write and measure datasets.
+        warm_for: ``loops``, ``frames`` (loops and analyses with RDataFrame), ``uproot`` (no ROOT), or
+            the folder of the scripts that write and measure datasets.
     """
 
     def __init__(self, python: str, env: Mapping[str, str], warm_for: str) -> None:
@@ -81,7 +81,6 @@ class WarmRoot:
     def start(
         self,
         arguments: Sequence[str],
-        *,
         env: Mapping[str, str],
         folder: Path,
         streams: Sequence[int],
@@ -93,10 +92,9 @@ class WarmRoot:
     def run(self, *command: object, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
         """Run a script or ``-m module`` with its arguments; return exit code and output."""
         log = folder / "output.log"
-        words = [str(word) for word in command]
         with log.open("wb") as output, open(os.devnull, "rb") as null:
             streams = [null.fileno(), output.fileno(), output.fileno()]
-            self.start(words, env=env, folder=folder, streams=streams)
+            self.start([*map(str, command)], env=env, folder=folder, streams=streams)
         code = WarmScript(self._socket, None, None).wait()
         return code, log.read_text(errors="replace")
 
@@ -109,8 +107,7 @@ class WarmRoot:
             stdout_end, sink = os.pipe()
             for end in (source, sink):
                 server_ends.callback(os.close, end)
-            streams = [source, sink, stderr.fileno()]
-            self.start(arguments, env=env, folder=Path.cwd(), streams=streams)
+            self.start(arguments, env, Path.cwd(), [source, sink, stderr.fileno()])
         stdin, stdout = (
             os.fdopen(end, mode, encoding="utf-8")
             for end, mode in ((stdin_end, "w"), (stdout_end, "r"))

@@ -127,7 +127,10 @@ def main() -> None:
     """Answer requests until the other end of the socket closes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     warm_for = sys.argv[2]
-    if warm_for in ("loops", "frames"):
+    if warm_for == "uproot":
+        import awkward  # noqa: F401
+        import uproot  # noqa: F401
+    elif warm_for in ("loops", "frames"):
         warm_up_payloads(warm_for == "frames")
     else:
         warm_up_datasets(warm_for)

@@ -74,12 +74,13 @@ sys.stdout.flush(); os._exit(0)
 
 @pytest.fixture(scope="session")
 def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
-    """Function that returns the process of a released ROOT; only the newest analyzes data frames."""
+    """Function that returns the process of a setup; only the newest ROOT analyzes data frames."""
     running: dict[str, WarmRoot] = {}
 
     def get(setup: providers.SoftwareSetup) -> WarmRoot:
         if setup.python not in running:
             warm_for = "frames" if RELEASES[-1] in setup.python else "loops"
+            warm_for = "uproot" if setup.provider == "none" else warm_for
             running[setup.python] = WarmRoot(setup.python, setup.env, warm_for)
         return running[setup.python]
 

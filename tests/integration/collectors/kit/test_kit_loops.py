@@ -166,7 +166,7 @@ def uproot_passes(
 ) -> Any:
     """Outcome of whole passes with uproot, whose results are those of every other loop."""
     files = (tree_file, tree_file)
-    done = run_payload(plain_python, *files, payload=UPROOT_READ, fresh=True, **ANALYSIS)
+    done = run_payload(plain_python, *files, payload=UPROOT_READ, **ANALYSIS)
     assert done.failure is None, done.log
     return done
 
@@ -227,7 +227,7 @@ def test_uproot_has_the_results_of_a_tree_from_its_twin(
     latest_release: providers.SoftwareSetup,
     newest_twin: Path,
 ) -> None:
-    files, options = (newest_twin, newest_twin), {"fresh": True, "format": "rntuple", **ANALYSIS}
+    files, options = (newest_twin, newest_twin), {"format": "rntuple", **ANALYSIS}
     whole = run_payload(plain_python, *files, payload=UPROOT_READ, **options)
     options["payload"] = UPROOT_READ
     turns, _ = in_turns.run(plain_python, *files, one_pass=IN_TURN, **options)
@@ -249,7 +249,7 @@ def test_turns_of_uproot_have_the_results_of_whole_passes(
     plain_python: providers.SoftwareSetup,
     tree_file: Path,
 ) -> None:
-    files, options = (tree_file, tree_file), {"payload": UPROOT_READ, "fresh": True, **ANALYSIS}
+    files, options = (tree_file, tree_file), {"payload": UPROOT_READ, **ANALYSIS}
     done, answers = in_turns.run(plain_python, *files, one_pass=IN_TURN, **options)
     assert_equal_results(done, uproot_passes)
     # Without the keys of baskets, which uproot reads to make steps of so many bytes.

@@ -16,7 +16,6 @@ from treehammer.hctests import __file__ as hctests_file
 
 pytestmark = pytest.mark.root
 
-KIT = Path(providers.__file__).parents[1] / "kit"
 RNTUPLE_READ, RDF_READ, UPROOT_READ = (
     Path(hctests_file).parent / name / "read.py"
     for name in ("rntuple-read", "rdf-read", "uproot-read")
@@ -41,24 +40,20 @@ def odd_files(
 
 @pytest.fixture
 def read(
-    run_payload: Callable[..., Any], latest_release: providers.SoftwareSetup, odd_files: Path
+    run_payload: Callable[..., Any],
+    latest_release: providers.SoftwareSetup,
+    plain_python: providers.SoftwareSetup,
+    odd_files: Path,
 ) -> Read:
     """Return a function that reads odd files with a payload."""
 
     def run(*names: str, tree: str = "T", payload: Path | None = None, **options: Any) -> Any:
-        setup = latest_release
-        more: dict[str, Any] = {}
-        if payload == UPROOT_READ:
-            request = providers.parse_software_request("none")
-            setup = providers.setup_software(request, {"PATH": "/usr/bin:/bin"}, KIT)
-            more = {"fresh": True}
+        setup = plain_python if payload == UPROOT_READ else latest_release
         if payload in (RDF_READ, UPROOT_READ):
-            more |= {"settings": SETTINGS, "branches": options.pop("branches", "*")}
+            options = {"settings": SETTINGS, "branches": "*", **options}
         if payload is not None:
-            more |= {"payload": payload}
-        return run_payload(
-            setup, *(odd_files / name for name in names), tree=tree, **more, **options
-        )
+            options["payload"] = payload
+        return run_payload(setup, *(odd_files / name for name in names), tree=tree, **options)
 
     return run
 

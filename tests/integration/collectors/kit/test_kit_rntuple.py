@@ -110,7 +110,7 @@ def test_tree_and_rntuple_have_equal_checksums(
 
     checksum = sum_values(tree)
     assert sum_values(twin) == checksum
-    by_uproot: dict[str, Any] = {"reader": plain_python, "payload": UPROOT_READ, "fresh": True}
+    by_uproot: dict[str, Any] = {"reader": plain_python, "payload": UPROOT_READ}
     assert sum_values(tree, **by_uproot) == checksum
     assert sum_values(twin, format="rntuple", **by_uproot) == checksum
     if kinds == "usual":
