@@ -210,11 +210,11 @@ class MeasuredAxes:
             values[axis] = set(overview_queries.list_dimension_values(store, *place))
         values["campaign"] = {item.id for item in campaign_queries.list_newest_campaigns(store, 2)}
         return cls(
-            # TTrees are the base of other formats.
+            # TTrees are the base of other formats; an address cannot hold an empty value.
             {
-                axis: sorted(texts, key=lambda text: (text != "ttree", natural_sort_key(text)))
+                axis: sorted(named, key=lambda text: (text != "ttree", natural_sort_key(text)))
                 for axis, texts in values.items()
-                if texts
+                if (named := texts - {""})
             }
         )
 

@@ -600,3 +600,13 @@ def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:
     query = "&".join(f"campaign={campaign}" for campaign in ids)
     fields = filled_service.read(f"/compare?a=6.38.00&b=none&{query}", 404).fields
     assert (fields["axis"], fields["campaign"]) == (["root"], ids)
+
+
+def test_settings_with_an_empty_value_are_linked_without_it(pages: ServiceThread) -> None:
+    pages.store.add(
+        make_measurement(f"job {text}", variant=json.dumps({"text": text}), axis_root="6.40.00")
+        for text in ("", "a", "b")
+    )
+    assert pages.read("/compare").list_links("/compare.*axis=text") == [
+        "/compare?axis=text&a=a&b=b"
+    ]
