@@ -11,7 +11,7 @@ from simulated_load import perform_operations
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.load.kit.treehammer_load import storm
-from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_exit, classify_status
+from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_status
 from treehammer.load.kit.treehammer_load.load_driver import ClosedLoopDriver, LoadTimer
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation, StorageClient
@@ -137,24 +137,6 @@ def test_only_timeouts_after_a_long_wait_are_stalls(tmp_path: Path) -> None:
 def test_storm_without_a_dataset_is_refused() -> None:
     with pytest.raises(PayloadError, match="reads the files of a dataset"):
         storm.storm_files(LoadTask([], {}, {}, 1, 0, 1, None, 0, 1.0, 60.0), None)
-
-
-@pytest.mark.parametrize(
-    "message, failure",
-    [
-        ("OSError: Failed to open file: [ERROR] Operation expired", "timeout"),
-        ("OSError: Failed to open file: [FATAL] Redirect limit has been reached", "redirect-limit"),
-        ("TNetXNGFile::Open: [FATAL] Connection error; ", "refused"),
-        ("ClientConnectorError: Cannot connect to host 127.0.0.1:21181 ssl:default", "refused"),
-        (
-            "ClientResponseError: 403, message='Forbidden', url='http://host/f2.root'",
-            "not-permitted",
-        ),
-        ("FileNotFoundError: http://host/f0.root", "not-found"),
-    ],
-)
-def test_messages_of_root_and_uproot_are_classed(message: str, failure: str) -> None:
-    assert classify_exit(message) == failure
 
 
 def test_redirect_limit_of_the_client_is_classed() -> None:
