@@ -6,6 +6,7 @@ The efficiency of threads is compared with the bound for any scheduler of an eve
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import statistics
@@ -92,12 +93,13 @@ class ColumnAnalysis:
             "void analyze(treehammer::FramePass &pass)",
             "{",
             f"   auto kept = pass.frame.Filter([](const {types[self.filter]} &value) "
-            f'{{ return value >= {self.minimum!r}; }}, {{"{self.filter}"}});',
+            f"{{ return value >= {self.minimum!r}; }}, {{{json.dumps(self.filter, ensure_ascii=False)}}});",
             "   pass.Keep(kept);",
         ]
         for column in columns:
-            model = f'{{"{column}", "", {self.bins}, {self.low!r}, {self.high!r}}}'
-            lines.append(f'   pass.Book(kept.Histo1D<{types[column]}>({model}, "{column}"));')
+            name = json.dumps(column, ensure_ascii=False)  # escapes quotes and backslashes
+            model = f'{{{name}, "", {self.bins}, {self.low!r}, {self.high!r}}}'
+            lines.append(f"   pass.Book(kept.Histo1D<{types[column]}>({model}, {name}));")
         return "\n".join([*lines, "}", ""])
 
 

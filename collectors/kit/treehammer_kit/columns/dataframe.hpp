@@ -211,12 +211,17 @@ public:
       close = Clock::Now() - start;
    }
 
-   /// Columns of the files, with their types.
+   /// Columns of the files, with their types; without those that RDataFrame lists and cannot read, such as
+   /// a branch "#x", which it takes for the size of a list.
    std::vector<std::pair<std::string, std::string>> Columns() const
    {
       std::vector<std::pair<std::string, std::string>> found;
-      for (const auto &name : fFrame->GetColumnNames())
-         found.emplace_back(name, fFrame->GetColumnType(name));
+      for (const auto &name : fFrame->GetColumnNames()) {
+         try {
+            found.emplace_back(name, fFrame->GetColumnType(name));
+         } catch (const std::exception &) {
+         }
+      }
       return found;
    }
 };

@@ -662,9 +662,11 @@ def test_wrong_settings_are_named(change: dict[str, Any]) -> None:
 
 
 def test_code_names_types_and_limits() -> None:
-    code = ColumnAnalysis.read(SETTINGS).write_code({"n": "Int_t", "pt": "RVec<float>"}, ["pt"])
+    types = {"n": "Int_t", "pt": "RVec<float>", 'é"\\': "Int_t"}
+    code = ColumnAnalysis.read(SETTINGS).write_code(types, [*types][1:])
     assert '[](const Int_t &value) { return value >= 2.0; }, {"n"}' in code
     assert 'kept.Histo1D<RVec<float>>({"pt", "", 4, 0.0, 8.0}, "pt")' in code
+    assert r'8.0}, "é\"\\")' in code
 
 
 def test_checksum_depends_on_bins_and_not_on_files_or_order() -> None:
