@@ -7,18 +7,17 @@ import os
 from contextlib import suppress
 from typing import Dict, Sequence
 
-from ....collectors.record.xrootd_recording import (
-    RecordedOperation,
-    RecordingError,
-    parse_recording,
-)
+from ....collectors.record.xrootd_recording import RecordedOperation, parse_recording
 from .file_reads import FileReads
 
 
 def add_xrootd_reads(by_path: Dict[str, FileReads], folder: str) -> None:
     """Add the reads of all processes that recorded their XRootD client in a folder."""
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.csv"))):
-        with suppress(OSError, RecordingError), open(path, encoding="utf-8", newline="") as lines:
+        with (
+            suppress(OSError, ValueError),
+            open(path, encoding="utf-8", errors="replace", newline="") as lines,
+        ):
             _add_operations(by_path, parse_recording(lines))
 
 
