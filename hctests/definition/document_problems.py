@@ -364,9 +364,9 @@ def _holds_tables(key: str, tables: DocumentTables) -> bool:
 
 def write_value(value: Any) -> str:
     """Write a value as TOML has it, for messages."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, date | time) else repr(value)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
@@ -441,18 +441,18 @@ def _parse_bytes(value: object) -> int:
         count = -1
     if isinstance(value, bool) or not 0 <= count < 2**63:
         raise invalid_value(
-            f'{value!r} is invalid (expected a number of bytes, or text such as "10 TB")'
+            f'{write_value(value)} is invalid (expected a number of bytes, or text such as "10 TB")'
         )
     return int(count)
 
 
 def _format_scalar(value: object) -> str:
     """Convert text, a number, true or false to text as typed on the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
     if not isinstance(value, str | int | float):
-        raise invalid_value(f"{value!r} is wrong (expected text, a number, true or false)")
-    return str(value)
+        raise invalid_value(
+            f"{write_value(value)} is wrong (expected text, a number, true or false)"
+        )
+    return write_value(value) if isinstance(value, bool) else str(value)
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]

@@ -264,7 +264,8 @@ def _parse_value(metric: Metric, operator: str, text: str) -> Scalar:
     value = _convert_text(metric.type, text)
     if value is None:
         kind = {"int": "a whole number", "float": "a number", "bool": "true or false"}[metric.type]
-        raise ConfigError(f"{metric.name} is {kind}, not {text!r}", where=where)
+        hint = "Write 1 March 2026 as 20260301." if metric.name == "day" else ""
+        raise ConfigError(f"{metric.name} is {kind}, not {text!r}", where=where, hint=hint)
     return value
 
 

@@ -16,7 +16,7 @@ from treehammer.analysis.status.site_uses import EVERY_SITE, SiteUses, refresh_u
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.errors import ConfigError, NothingToDoError, suggest_nearest, suggest_word
 from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.core.subjects import (
@@ -341,8 +341,9 @@ def _list_door_notes(definition: TestDefinition, selection: SiteSelection) -> It
     names = definition.axis_values(DOOR_AXIS) if DOOR_AXIS in definition.axes else ()
     for site, name in product(selection.storage, names):
         if not site.find_door(name):
-            door_names = ", ".join(door.name for door in site.doors)
-            yield f"Site {site.name} has no door {name!r} (known: {door_names})."
+            doors = [door.name for door in site.doors]
+            near = suggest_nearest(str(name), doors)
+            yield f"Site {site.name} has no door {name!r} (known: {', '.join(doors)}){near or '.'}"
     for access in selection.accesses:
         if access.is_remote and access.door.is_path:
             yield (

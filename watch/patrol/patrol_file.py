@@ -30,6 +30,7 @@ from treehammer.hctests.definition.document_problems import (
     StrictModel,
     build_document_schema,
     invalid_value,
+    write_value,
 )
 from treehammer.text_formatting import SECOND_US, parse_duration
 from treehammer.watch.store.patrol_starts import SiteLimits
@@ -47,7 +48,7 @@ def _parse_seconds(value: object) -> int:
         return parse_duration(value if isinstance(value, str) else "", "")
     except ConfigError as error:
         raise invalid_value(
-            f'{value!r} is wrong (expected a duration such as "30m" or "6h")'
+            f'{write_value(value)} is wrong (expected a duration such as "30m" or "6h")'
         ) from error
 
 
@@ -59,7 +60,7 @@ def _parse_quiet_hours(value: object) -> tuple[int, int]:
     """Convert ``HH:MM-HH:MM`` to minutes since midnight."""
     match = _QUIET_PATTERN.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[1] + match[2] == match[3] + match[4]:
-        raise invalid_value(f'{value!r} is wrong (expected hours such as "22:00-06:00")')
+        raise invalid_value(f'{write_value(value)} is wrong (expected hours such as "22:00-06:00")')
     first, first_minute, last, last_minute = map(int, match.groups())
     return first * 60 + first_minute, last * 60 + last_minute
 
@@ -69,7 +70,7 @@ def _parse_zone(value: object) -> str:
         ZoneInfo(str(value))
     except (KeyError, OSError, ValueError) as error:
         raise invalid_value(
-            f'{value!r} is not a time zone (expected "UTC" or a name such as "Europe/Zurich")'
+            f'{write_value(value)} is not a time zone (expected "UTC" or a name such as "Europe/Zurich")'
         ) from error
     return str(value)
 
