@@ -153,6 +153,7 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     # The kit refuses files that are the same at every door.
     ("payload", "branches"): DATASET,
     ("payload", "files"): DATASET,
+    ("software-setup", "cpu-limit"): TIME,
 }
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.
 _BATCH_CLASSES = ("held", "evicted", "lost", "submission")

@@ -69,24 +69,6 @@ OPERATIONS = (
 MAIN_OPERATIONS = (COPY, WRITE_FILE, READ_FILE, WRITE, DELETE, VECTOR_READ, READ, OPEN)
 CLIENT, SERVER = "client", "server"
 
-#: Classes of failed operations.
-OPERATION_FAILURES = (
-    "refused",
-    "reset",
-    "timeout",
-    "stalled",
-    "redirect-limit",
-    "not-found",
-    "not-permitted",
-    "credential",
-    "no-space",
-    "wrong-data",
-    "server-error",
-    "not-supported",
-    "unfinished",
-    "other",
-)
-
 #: Figure of a storm: files that were neither read nor given up when it ended.
 FILES_UNREAD = "files_unread"
 #: File in the payload's folder that states the last time step of a load that runs.

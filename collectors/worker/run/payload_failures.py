@@ -6,6 +6,7 @@ The words of the payload itself decide no cause.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from contextlib import suppress
@@ -50,15 +51,27 @@ def classify_failure(
         kind = f"reported-{reported.failure.kind}" if is_forced else reported.failure.kind
         return replace(reported.failure, kind=kind)
     if outcome.exit_signal is not None:
-        name, core = f"signal {outcome.exit_signal}", ", core dumped" * outcome.core_dumped
-        with suppress(ValueError):
-            name = signal.Signals(outcome.exit_signal).name
-        message = f"The payload was ended by {name}{core}."
-        return _payload_failure("signal", message)
+        return _end_by_signal(outcome, outcome.exit_signal)
     if outcome.exit_code:
         message = f"The payload ended with exit code {outcome.exit_code}."
         return _payload_failure("exit", message)
     return reported.problem
+
+
+def _end_by_signal(outcome: payload_process.ProcessOutcome, number: int) -> Failure:
+    """Return the failure of a payload that a signal ended, as the node's limit of CPU time does."""
+    limit_s = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    cpu_s = outcome.values["payload_user_s"] + outcome.values["payload_sys_s"]
+    # The kernel counts a little more than it reports.
+    if 0 < limit_s < cpu_s + 1 and number in (signal.SIGXCPU, signal.SIGKILL):
+        message = (
+            f"The node ended the payload after {limit_s} s of CPU time (ulimit -t): raise that."
+        )
+        return Failure("software-setup", "cpu-limit", "payload", message)
+    name, core = f"signal {number}", ", core dumped" * outcome.core_dumped
+    with suppress(ValueError):
+        name = signal.Signals(number).name
+    return _payload_failure("signal", f"The payload was ended by {name}{core}.")
 
 
 def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:

@@ -416,6 +416,7 @@ def hold(code: str, cause: str) -> str:
         ("payload/files", "branch 'y' lies in another file", "dataset"),
         ("payload/branches", "branch 'y' is int in a.root and long in b.root", "dataset"),
         ("software-setup/missing", "ROOT 6.40.00 is not installed", "software"),
+        ("software-setup/cpu-limit", "The node ended the payload after 4 s", "time"),
         ("implausible", "", "implausible values"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from simulated_load import SimulatedStorage, SimulatedTimer, perform_operations,
 
 from treehammer.collectors.http_answers import RangeAnswerError
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
+from treehammer.collectors.record.operation_steps import OPERATIONS
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.load.kit.treehammer_load import load_task, payload, workloads
 from treehammer.load.kit.treehammer_load.clients import http_client, make_client, xrootd_client
@@ -43,6 +43,13 @@ from treehammer.load.kit.treehammer_load.operation import (
 from treehammer.load.kit.treehammer_load.operation import StorageClient as Client
 from treehammer.load.kit.treehammer_load.workloads import VanishPoller
 from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
+
+#: Classes of failed operations.
+OPERATION_FAILURES = (
+    *("refused", "reset", "timeout", "stalled", "redirect-limit", "not-found", "not-permitted"),
+    *("credential", "no-space", "wrong-data", "server-error", "not-supported", "unfinished"),
+    "other",
+)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -68,10 +69,12 @@ from treehammer.collectors.worker.run.payload_failures import (
 )
 from treehammer.collectors.worker.run.payload_process import ProcessOutcome
 
+USED = {"payload_user_s": 0.0, "payload_sys_s": 0.0}
+
 
 def outcome(**changes: Any) -> ProcessOutcome:
     values: dict[str, Any] = dict.fromkeys(ProcessOutcome.__dataclass_fields__, 0)
-    values |= {"exit_signal": None, "core_dumped": False, "ended_by": ""}
+    values |= {"exit_signal": None, "core_dumped": False, "ended_by": "", "values": USED}
     return ProcessOutcome(**{**values, **changes})
 
 
@@ -102,6 +105,15 @@ def test_payload_end_is_classified() -> None:
     # Only the worker and the kernel state that a limit was exceeded.
     claim = PayloadResult(failure=Failure("payload", "memory", "loop", "MemoryError"))
     assert kind_of(outcome(exit_code=1), claim) == "reported-memory"
+
+
+def test_limit_of_cpu_time_is_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {"payload_user_s": 1.7, "payload_sys_s": 2.2}
+    killed = outcome(exit_code=None, exit_signal=signal.SIGKILL, values=used)
+    assert kind_of(killed) == "signal"
+    for limit, kind in ((4, "cpu-limit"), (5, "signal")):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert kind_of(killed) == kind
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
