@@ -406,12 +406,12 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
     parts = [result.part for result in group if result.part]
     if len(group) > MAX_NAMED:
         share = f"{len(group):,} of" if len(group) < scope.total else "all"
-        counted = f" {'at' if scope.noun == 'sites' else 'in'} {share} {scope.total:,} {scope.noun}"
+        preposition = {"sites": "at"}.get(scope.noun, "in")
+        counted = f" {preposition} {share} {scope.total:,} {scope.noun}"
         is_gap = share != "all" and not Verdict(group[0].row.verdict).is_statistical
         return f"{counted} ({join_names(parts, MAX_NAMED)})" if is_gap else counted
-    if len(parts) < 2:
-        return "".join(f" {part}" for part in parts)
-    return f" {', '.join(parts[:-1])} and {parts[-1]}"
+    text = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return f" {text}" if text else ""
 
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:

@@ -155,7 +155,7 @@ class _RatioBase:
 
     @classmethod
     def parse(cls, text: str, by: Sequence[str], groups: Sequence[ExecutionGroup]) -> _RatioBase:
-        name, equals, typed = text.partition("=")
+        name, _, typed = text.partition("=")
         if name not in by:
             raise ConfigError(
                 f"{name!r} is not a column of --by",
@@ -167,12 +167,11 @@ class _RatioBase:
         for value in values:
             if value is not None and matches_value(typed, value):
                 return cls(index, value, text)
-        form = "" if equals else f"Write {name}=VALUE. "
         near = suggest_word(typed, [value for value in values if isinstance(value, str)])
         raise ConfigError(
             f"no group has {text}",
             where="--baseline",
-            hint=f"{form}{near}It has: {', '.join(str(value) for value in values)}.",
+            hint=f"{near}Write {name}=VALUE, with one of: {', '.join(str(value) for value in values)}.",
         )
 
     def find_base_group(

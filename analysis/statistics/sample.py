@@ -440,7 +440,8 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
         if matches_value(text, value):
             return value
     values_text = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
-    near = suggest_word(text, [value for value in present if isinstance(value, str)])
+    # Near numbers are no misspellings.
+    near = suggest_word(text, set(map(str, present)).intersection(present))
     raise NothingToDoError(
         f"no measurement has {axis}={text}",
         where="compare",

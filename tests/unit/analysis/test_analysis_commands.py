@@ -237,7 +237,7 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> N
         (("--by", "color"), "'color' is neither an axis"),
         (("--by", "root", "--baseline", "site=T2_A"), "is not a column of --by"),
         (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),
-        (("--by", "root", "--baseline", "root"), "Write root=VALUE. It has: 6.38"),
+        (("--by", "root", "--baseline", "root"), "Write root=VALUE, with one of: 6.38"),
         (("--where", "site=nowhere"), "no timed measurement"),
     ],
 )
