@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,21 @@ def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -
     assert "the node has no C compiler" in values["file_reads_missing"]
     assert values["kernel_read_chars"] >= 100_000
     assert "bytes_read" not in values
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+
+    def perform() -> dict[str, Any]:
+        os.chdir(folder)
+        report = PayloadReport()
+        task = make_task(tmp_path, command=f"/bin/cat {__file__}", record_reads=True)
+        command_payload.perform_task(task, report)
+        return report.values
+
+    assert "file_reads_missing" not in ForkedCall(perform).result()
 
 
 @pytest.mark.parametrize(

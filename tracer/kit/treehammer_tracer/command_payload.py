@@ -77,7 +77,9 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
     """
     report.phase = "prepare"
     pipes = open_pipes()
-    with tempfile.TemporaryDirectory(prefix="treehammer-trace-", dir=os.getcwd()) as folder:
+    # The dynamic linker divides names of libraries at spaces and colons.
+    base = tempfile.gettempdir() if {*" :"} & {*os.getcwd()} else os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="treehammer-trace-", dir=base) as folder:
         runner = CommandRunner(task, folder)
         report.phase = "loop"
         try:
