@@ -1,199 +1,21 @@
-"""Causes of failures by class, kind and message, and their attribution by counts.
+"""Attribution of failures, by counts, to a site, storage, test, release or a central cause.
 
-Failures are attributed to a site, storage, test, release or a central cause. The same work is
-compared at the same time: a factor is named where its measurements fail more often than others, by a
-one-sided test, and where it explains all outcomes best. Measurements of one job fail together, so
-counts are divided by the failures that a failing job has.
+The same work is compared at the same time: a factor is named where its measurements fail more often
+than others, by a one-sided test, and where it explains all outcomes best. Measurements of one job
+fail together, so counts are divided by the failures that a failing job has.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from itertools import product
 
-from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
-from treehammer.collectors.record.outcome import FORCED_KINDS
+from treehammer.analysis.status.failure_causes import CAUSES_OF_TESTS, STORAGE_CLASSES, count_causes
 from treehammer.sql.read.failure_counts import CommitCounts, FailureSign, OutcomeCell, Tally
-
-
-@dataclass(frozen=True)
-class FailureCause:
-    """Cause of failures: its name, and one suggested action."""
-
-    name: str
-    action: str
-
-
-MEMORY = FailureCause(
-    "memory",
-    "Raise the test's memory_limit_mb, and the site's ceilings.memory_mb if it is less.",
-)
-DISK = FailureCause("disk", "Raise request_disk in the site's submit, or stage less.")
-TIME = FailureCause(
-    "time",
-    "Measure less in a job, or lower the test's wall_limit_s below the limit of the site.",
-)
-_WALL_LIMIT = FailureCause("time", "Raise the test's wall_limit_s, or read less in an execution.")
-CPUS = FailureCause("CPUs", "Raise request_cpus in the site's submit, or lower threads.")
-CREDENTIALS = FailureCause(
-    "credential", "Renew it, then: treehammer resume, with --proxy or --token-file."
-)
-_NETWORK = FailureCause(
-    "network", "Check the route from the site's nodes to the door, and that the door answers."
-)
-_DOOR = FailureCause(
-    "door", "Check the door and its files: treehammer sites check, treehammer datasets verify."
-)
-_REPLICAS = FailureCause(
-    "replica", "Check the files at the door: treehammer datasets verify, with --full."
-)
-_SOFTWARE = FailureCause(
-    "software", "Check that the site's nodes can set up this release, with the site's setup."
-)
-_COMPILER = FailureCause(
-    "build", "Read the compiler's output on the job's page; check the node's compiler."
-)
-_TEST = FailureCause(
-    "payload", "Read the end of its output on the job's page; try the test with treehammer try."
-)
-DATASET = FailureCause(
-    "dataset",
-    "Add its files with treehammer datasets add, which names what is wrong, or choose other branches.",
-)
-_SERVICE = FailureCause(
-    "upload", "Check that the site's nodes reach the results service, and its token."
-)
-_BATCH = FailureCause(
-    "batch system", "Read the job's message; ask the pool's administrator, then treehammer resume."
-)
-IMPLAUSIBLE_VALUES = FailureCause(
-    "implausible values", "Read the reasons in the table of failures of that day."
-)
-
-#: Words of a batch system, tried in this order.
-_CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
-    (r"proxy|x509|credential|\btokens?\b|certificate", CREDENTIALS),
-    # It never ran, so none of its limits matters.
-    (r"\b(idle|queued) (for|more|longer)\b|in (the )?queue (for|without|longer)", _BATCH),
-    (r"memory|\brss\b|\boom\b|residentset", MEMORY),
-    (r"\bdisk|scratch|quota|no space", DISK),
-    (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),
-    (r"\bcpus?\b|\bcores?\b", CPUS),
-)
-#: Words of a person, and names of files, hosts, slots and jobs, which state nothing; attributes of ads
-#: are no hosts.
-_NAMES = re.compile(
-    r"[^;]*\(by user [^()]*\)|\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
-    r"|\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
-    re.IGNORECASE,
-)
-#: Beginning of the message of an attempt, with its host.
-_RETURNED = re.compile(r"\d+ of \d+ measurements arrived( at \S+)?: ")
-#: End of the message of a hold, with its cause and remedy; what follows says who removed the job.
-_HOLD = re.compile(
-    r"\(hold code [^:()]+: (?P<cause>[^()]+)\)\. (?P<remedy>[^;]*(;(?! removed from)[^;]*)*)"
-)
-#: Marks of a client of storage in a message: of ROOT, XRootD, davix, curl, or an error of the system.
-_CLIENT = re.compile(
-    r"\[(ERROR|FATAL|Errno \d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
-)
-#: Words of a client of storage, tried in this order.
-_CAUSES_BY_CLIENT_WORD = (
-    (r"no space|quota", DISK),
-    (
-        r"timed? ?out|connect(ion| call| to)|unreachable|no route|refused|reset|resolve|network|name or service",
-        _NETWORK,
-    ),
-)
-_CAUSES_BY_CLASS: Mapping[str, FailureCause] = {
-    "credential": CREDENTIALS,
-    "software-setup": _SOFTWARE,
-    "build": _COMPILER,
-    "stage-in": _DOOR,
-    "open": _DOOR,
-    "read": _DOOR,
-    "data-check": _REPLICAS,
-    "payload": _TEST,
-    "upload": _SERVICE,
-    "implausible": IMPLAUSIBLE_VALUES,
-}
-#: Causes that a test, its files or its resources may have.
-_CAUSES_OF_TESTS = frozenset(
-    cause.name
-    for cause in (
-        MEMORY,
-        DISK,
-        TIME,
-        CPUS,
-        _DOOR,
-        _SOFTWARE,
-        _COMPILER,
-        _TEST,
-        DATASET,
-        IMPLAUSIBLE_VALUES,
-    )
-)
-#: Classes of access to the data, and with those of its content.
-_ACCESS = ("stage-in", "open", "read")
-STORAGE_CLASSES = (*_ACCESS, "data-check")
-#: Causes by class and kind.
-_CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
-    # Ends of a payload that the worker or the kernel forced or explains.
-    **{
-        (label, kind): cause
-        for label in ("payload", *_ACCESS)
-        for kind, cause in zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
-    },
-    # The kit refuses files that are the same at every door.
-    ("payload", "branches"): DATASET,
-    ("payload", "files"): DATASET,
-    ("software-setup", "cpu-limit"): TIME,
-}
-#: Classes whose message a batch system or the worker wrote; payloads cannot report them.
-_BATCH_CLASSES = ("held", "evicted", "lost", "submission")
-
-
-def find_cause_by_words(
-    message: str, causes: Sequence[tuple[str, FailureCause]] = _CAUSES_BY_WORD
-) -> FailureCause | None:
-    """Find the cause that words state, by default those of a batch system; None without any."""
-    statement = _NAMES.sub("", message)
-    for words, cause in causes:
-        if re.search(words, statement, re.IGNORECASE):
-            return cause
-    return None
-
-
-@lru_cache(maxsize=10_000)
-def find_failure_cause(failure: FailureSign) -> FailureCause:
-    """Find the cause that the worker, the kernel, a client of storage or the batch system states.
-
-    The message of a payload decides nothing.
-    """
-    label, kind, message = failure
-    if label in _BATCH_CLASSES:
-        return _find_batch_cause(_RETURNED.sub("", message))
-    is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
-    if is_of_node and (lack := parse_lack(message)):
-        name, remedy = lack
-        return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
-    cause = _CAUSES_BY_KIND.get((label, kind))
-    if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
-        cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
-    return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
-
-
-def _find_batch_cause(message: str) -> FailureCause:
-    if hold := _HOLD.search(message):
-        return FailureCause(hold["cause"], hold["remedy"].strip())
-    return find_cause_by_words(message) or _BATCH
-
 
 #: Probability of naming a factor by chance, over all factors that are tried together.
 ERROR_RATE = 0.01
@@ -245,18 +67,6 @@ class FailureAttribution:
     detail: str = ""
     commit: str = ""
     commit_us: int = 0
-
-
-def count_causes(failures: Mapping[FailureSign, int]) -> Counter[str]:
-    """Count failures by the name of their cause; those of access to storage and its files are one.
-
-    A storage that fails refuses connections, breaks reads or returns damaged files.
-    """
-    counts: Counter[str] = Counter()
-    for sign, count in failures.items():
-        cause = find_failure_cause(sign)
-        counts[(_DOOR if cause in (_NETWORK, _REPLICAS) else cause).name] += count
-    return counts
 
 
 def sum_cells(cells: Iterable[OutcomeCell]) -> Tally:
@@ -362,7 +172,7 @@ class FailureQuestion:
     @property
     def may_be_of_tests(self) -> bool:
         """Whether a test can cause these failures."""
-        return not self.causes or any(name in _CAUSES_OF_TESTS for name in self.causes)
+        return not self.causes or any(name in CAUSES_OF_TESTS for name in self.causes)
 
     def is_here(self, cell: OutcomeCell) -> bool:
         """Return whether a cell belongs to the site or storage, and the test."""

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treehammer.analysis.statistics.distributions import measure_scatter
 from treehammer.analysis.status.failure_attribution import (
-    DATASET,
-    IMPLAUSIBLE_VALUES,
     MIN_CENTRAL_SITES,
     MIN_FAILED_JOBS,
-    STORAGE_CLASSES,
     Culprit,
     FailureAttribution,
-    FailureCause,
     FailureQuestion,
     attribute_failures,
     blame_commit,
     blame_host,
     compare_causes,
+)
+from treehammer.analysis.status.failure_causes import (
+    DATASET,
+    IMPLAUSIBLE_VALUES,
+    STORAGE_CLASSES,
+    FailureCause,
     find_failure_cause,
 )
 from treehammer.analysis.status.site_uses import SiteState

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from treehammer.analysis.status import failure_attribution
-from treehammer.analysis.status.failure_attribution import FailureCause
+from treehammer.analysis.status import failure_causes
+from treehammer.analysis.status.failure_causes import FailureCause
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
@@ -271,7 +271,7 @@ class HoldCause(NamedTuple):
     @classmethod
     def by_limit(cls, cause: FailureCause) -> HoldCause:
         """Return the hold of a job that exceeded a limit, or whose credential is invalid."""
-        is_credential = cause is failure_attribution.CREDENTIALS
+        is_credential = cause is failure_causes.CREDENTIALS
         return cls("credential" if is_credential else BatchEvent.EVICTED, cause.name, cause.action)
 
 
@@ -288,13 +288,13 @@ _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
     (3, 5, 21, 25, 26, 27): _held(
         "policy", "Ask the pool's administrator for the limit, or adapt the site's submit."
     ),
-    ((21, 101), (34, 101)): HoldCause.by_limit(failure_attribution.CPUS),
-    ((21, 102), (34, 102), 34): HoldCause.by_limit(failure_attribution.MEMORY),
+    ((21, 101), (34, 101)): HoldCause.by_limit(failure_causes.CPUS),
+    ((21, 102), (34, 102), 34): HoldCause.by_limit(failure_causes.MEMORY),
     # Transfers meet a full disk as ENOSPC or EDQUOT.
     ((21, 104), (34, 104), *product((7, 9, 12, 13), (28, 122))): HoldCause.by_limit(
-        failure_attribution.DISK
+        failure_causes.DISK
     ),
-    (4,): HoldCause.by_limit(failure_attribution.CREDENTIALS),
+    (4,): HoldCause.by_limit(failure_causes.CREDENTIALS),
     (6, 19, 35, 43, 44, 45, 48): _held(
         "start of the job", "Check the site's python, and the node's container software."
     ),
@@ -309,7 +309,7 @@ _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
     (11, 18): _held(
         "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
     ),
-    (20, 46, 47): HoldCause.by_limit(failure_attribution.TIME),
+    (20, 46, 47): HoldCause.by_limit(failure_causes.TIME),
     (32, 33): _held(
         "size of a transfer",
         "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
@@ -331,7 +331,7 @@ def find_hold_cause(hold: Hold) -> HoldCause:
     cause = by_subcode or _CAUSES_BY_CODE.get(hold.code, _UNKNOWN_CAUSE)
     if by_subcode or (cause is not _UNKNOWN_CAUSE and hold.code not in _GENERAL_CODES):
         return cause
-    limit = failure_attribution.find_cause_by_words(hold.reason)
+    limit = failure_causes.find_cause_by_words(hold.reason)
     return HoldCause.by_limit(limit) if limit else cause
 
 

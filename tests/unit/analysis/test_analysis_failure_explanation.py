@@ -11,11 +11,8 @@ from failure_story import SITES, TODAY, explain, run, run_everywhere
 from measurement_factory import HOUR_US, STORY_US, make_campaign_row, make_downtime, make_job_row
 
 from treehammer.analysis.status import failure_explanation
-from treehammer.analysis.status.failure_attribution import (
-    Culprit,
-    find_failure_cause,
-    is_more_frequent,
-)
+from treehammer.analysis.status.failure_attribution import Culprit, is_more_frequent
+from treehammer.analysis.status.failure_causes import find_failure_cause
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.day_numbers import DAY_US
