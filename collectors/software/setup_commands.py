@@ -106,8 +106,9 @@ def drop_foreign_python(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def drop_foreign_root(env: Mapping[str, str]) -> Dict[str, str]:
-    """Remove variables that make one ROOT load another's libraries, headers or modules."""
+    """Remove what makes one ROOT load another's libraries, headers or modules, or differ by user."""
     clean = drop_foreign_python(env)
+    clean["ROOTENV_NO_HOME"] = "1"  # a user's ~/.rootrc
     for name in ("ROOTSYS", "ROOT_INCLUDE_PATH", "CLING_STANDARD_PCH", "LD_PRELOAD"):
         clean.pop(name, None)
     folders = clean.pop("LD_LIBRARY_PATH", "").split(os.pathsep)

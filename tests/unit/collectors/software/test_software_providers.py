@@ -114,6 +114,7 @@ def test_build_is_sourced_without_foreign_paths(tmp_path: Path) -> None:
     assert ready.env["PYTHONPATH"] == f"/the/kit:{root}/lib"
     assert ready.env["LD_LIBRARY_PATH"] == str(tmp_path)
     assert (ready.env["MULTI"], ready.env["PYTHONNOUSERSITE"]) == ("two\nlines", "1")
+    assert ready.env["ROOTENV_NO_HOME"] == "1"
     assert ready.build_command("python", "/p/read.py") == [ready.python, "/p/read.py"]
     assert ready.build_command("macro", "/p/read.C")[-1] == "/p/read.C"
     assert _setup_path(root / "bin" / "thisroot.sh").env["ROOTSYS"] == str(root)
