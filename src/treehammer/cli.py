@@ -238,6 +238,7 @@ def main() -> None:
     # '?' stands for characters that the output's encoding lacks, instead of failing.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    stdout = sys.stdout
     try:
         with explain_missing_extra():
             code = cli.main(standalone_mode=False)
@@ -252,6 +253,10 @@ def main() -> None:
         state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
+    except SystemExit:  # Click's, where the reader of the output has gone
+        if sys.stdout is stdout:
+            raise
+        code = ExitCode.OUTPUT_CLOSED
     except OSError as error:
         # A full or read-only disk, or a folder that is missing, can stop any command.
         place = error.filename

@@ -304,8 +304,11 @@ def load_settings(
     }
     sources = dict.fromkeys(values, "default")
     file = config or environ.get("TREEHAMMER_CONFIG")
+    path = folder / CONFIG_FILE if file is None else Path(file)
+    contents = _read_config_file(path) if file is not None or path.is_file() else {}
+    where = path.resolve().parent
     assignments = [
-        *_file_values(Path(file) if file is not None else folder / CONFIG_FILE, file is not None),
+        *((RawValue(n, v, f"{path}: {n}", where), str(path)) for n, v in contents.items()),
         *_environment_values(environ, folder),
         *_flag_values(flags or {}, folder),
     ]
@@ -314,12 +317,6 @@ def load_settings(
     if not values["database"]:
         values["database"] = sqlite_url(values["data_dir"])
     return Settings(**values, sources=sources)
-
-
-def _file_values(path: Path, required: bool) -> Iterator[tuple[RawValue, str]]:
-    if required or path.is_file():
-        for name, value in _read_config_file(path).items():
-            yield RawValue(name, value, f"{path}: {name}", path.resolve().parent), str(path)
 
 
 def _environment_values(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[RawValue, str]]:

@@ -72,6 +72,7 @@ class ExitCode(IntEnum):
     NOTHING = 3
     INFRASTRUCTURE = 4
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
 
 
 def suggest_word(word: str, words: Iterable[str]) -> str:

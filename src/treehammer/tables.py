@@ -118,14 +118,11 @@ class TableColumn:
 
     def _render_text(self, row: Row) -> str:
         link, detail, bar = self.link(row), self.detail(row), self.bar(row)
-        text = escape(self.cell_text(row))
-        return "".join(
-            (
-                "" if bar is None else _BAR.format(bar),
-                f'<a href="{escape(link)}">{text}</a>' if link else text,
-                f'<span class="why">{escape(detail)}</span>' if detail else "",
-            )
-        )
+        text: str = escape(self.cell_text(row))
+        if link:
+            text = f'<a href="{escape(link)}">{text}</a>'
+        why = f'<span class="why">{escape(detail)}</span>' if detail else ""
+        return f"{'' if bar is None else _BAR.format(bar)}{text}{why}"
 
 
 def format_finding(row: Row) -> str:
@@ -287,9 +284,9 @@ def format_csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, keys, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _csv_value(value) for key, value in row.items()} for row in rows)
+    nested = (Mapping, list, tuple)
+    for row in rows:
+        writer.writerow(
+            {k: json.dumps(v, default=str) if isinstance(v, nested) else v for k, v in row.items()}
+        )
     return stream.getvalue()
-
-
-def _csv_value(value: Any) -> Any:
-    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else value

@@ -19,6 +19,13 @@ def test_full_disk_of_the_output_is_no_verdict(words: list[str]) -> None:
     assert "Exception ignored" not in done.stderr
 
 
+def test_reader_that_has_gone_is_no_verdict() -> None:
+    command = shlex.join([sys.executable, "-m", "treehammer", "--help"])
+    script = f"{command} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_failure(closed: str) -> None:
     command = shlex.join([sys.executable, "-m", "treehammer", "config", "show"])
