@@ -45,6 +45,7 @@ from treehammer.submit.tools.file_read import (
 )
 from treehammer.submit.tools.local_comparison import parse_sequential_plan, run_until_decided
 from treehammer.text_formatting import ProgressFactory, format_size, pluralize
+from treehammer.verticals import has_vertical
 
 #: Seconds that cancelled jobs get to end.
 _END_TIMEOUT_S = 30.0
@@ -89,8 +90,7 @@ def open_folder() -> Iterator[Path]:
     """Make a temporary folder, and remove those of reads that were killed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/lock"):
         with suppress(OSError):  # another read removes it, too
-            is_old = time.time() - lock.stat().st_mtime > 2 * _END_TIMEOUT_S
-            if is_old and not is_locked(lock):
+            if time.time() - lock.stat().st_mtime > 2 * _END_TIMEOUT_S and not is_locked(lock):
                 shutil.rmtree(lock.parent)
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, hold_lock(f"{name}/lock"):
         yield Path(name)
@@ -154,8 +154,7 @@ class _ReadSession:
             software = self.software[request.releases[0]]
             probed = leave_out_unreadable(measured, self.files, software, self.bars)
             if probed.manifest.unreadable_branches:
-                measured = probed
-                campaign, rows = self._run(measured)
+                campaign, rows = self._run(measured := probed)
         if failure := _find_failure(rows):
             if request.threads > 1:
                 failure.hint = "Choose other columns with -b, or read with one thread."
@@ -209,7 +208,8 @@ def cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
 def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
     """Build the error of the first measurement that failed; None if all are good."""
     if not rows:
-        return BatchError("the job ended without a measurement", hint="Try treehammer doctor.")
+        hint = "Try treehammer doctor." if has_vertical("doctor") else ""
+        return BatchError("the job ended without a measurement", hint=hint)
     for row in rows:
         outcome = classify_outcome(row)
         if outcome is not Outcome.GOOD:
