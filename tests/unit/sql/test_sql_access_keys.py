@@ -206,7 +206,7 @@ def test_user_key_comes_from_file_or_environment(
     named = settings(tmp_path, TREEHAMMER_SERVICE_TOKEN_FILE=str(file))
     for content, problem in (
         (None, "cannot be read"),
-        (b"\xff", "not text"),
+        (b"\xff", "not UTF-8 text"),
         (b"th1.x", "not a key"),
     ):
         if content is not None:
