@@ -203,7 +203,7 @@ def read_states(doors: Doors) -> Numbers:
             check=sum(check["state"].lower() == state for check in checked),
             Prometheus=doors.sample("site_status", status=state),
             overview=sum(row["state"] == state for row in overview),
-            digest=len(set(re.findall(rf"^- SITE_.*: {state} since.*", digests, re.MULTILINE))),
+            digest=len(set(re.findall(rf"(?m)^- SITE_.*: {state} since [^;\n]+ UTC:", digests))),
         )
     yield share(
         "sites",
