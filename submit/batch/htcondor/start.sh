@@ -18,11 +18,11 @@ mkdir -p "$output" || exit
 sh worker.pyz run job.json --once --attempt "$number" --output "$output" --work work \
   >"$output/worker.out" 2>"$output/worker.err" &
 worker=$!
-trap 'kill -TERM "$worker"' HUP INT TERM
+trap 'kill -TERM "$worker" && passed_on=yes' HUP INT TERM
 
-wait "$worker"
-code=$?
-while kill -0 "$worker" 2>/dev/null; do # a signal ended the wait, not the worker
+passed_on=yes
+while [ "$passed_on" ]; do # a signal ends the wait, not the worker
+  passed_on=
   wait "$worker"
   code=$?
 done

@@ -45,7 +45,7 @@ def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Po
     inputs = {"worker.pyz": folder / "worker.sh", "payload": folder / "payload"}
     pack_inputs(inputs, sandbox / job_folders.INPUT_ARCHIVE)
     (sandbox / "job.json").write_text(job)
-    command = ["/bin/sh", str(START_SCRIPT), *arguments]
+    command = ["bash", str(START_SCRIPT), *arguments]
     return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
 
 
@@ -78,9 +78,9 @@ def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
 
 def test_signals_reach_worker_and_its_end_is_returned(tmp_path: Path) -> None:
     assert _start(tmp_path, "die", "0").wait() == -signal.SIGKILL
-    sandbox = tmp_path / "sandbox"
-    (sandbox / "ready").unlink()
-    script = _start(tmp_path, "wait", "0")
+    (sandbox := tmp_path / "sandbox").joinpath("ready").unlink()
+    slow = {"BASH_FUNC_kill%%": "() { command kill $* && sleep 0.2; }"}
+    script = _start(tmp_path, "wait", "0", **slow)
     while not (sandbox / "ready").exists():
         time.sleep(0.02)
     script.terminate()
