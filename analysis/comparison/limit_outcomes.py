@@ -173,11 +173,7 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     limited = _LimitedCampaign(definition, samples)
     planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
     sites = sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
-    pending = [
-        item
-        for limit, metric in limits
-        for item in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
-    ]
+    pending = [item for limit, metric in limits for item in limited.measure(limit, metric, sites)]
     count = count_campaign(store, campaign.id, now_us).total
     share = _find_look_share(plan, rows)
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
@@ -212,24 +208,6 @@ class _PendingOutcome:
         return math.exp(number) if self.scale is None else number * self.scale
 
 
-def _complete_sites(
-    limit: ExpectTable,
-    metric: HeadlineMetric,
-    sites: Sequence[str],
-    pending: Sequence[_PendingOutcome],
-) -> Iterator[_PendingOutcome]:
-    """Yield the pending outcomes, and one for each site without a measurement for the limit."""
-    yield from pending
-    measured = {item.outcome.site for item in pending}
-    for site in sites or [""]:
-        for kind, bound in limit.list_bounds(site):
-            if site not in measured:
-                base, why = limit.base, "no measurement"
-                yield _PendingOutcome(
-                    LimitOutcome(limit.metric, metric.unit, kind, bound, base, site, "", why=why)
-                )
-
-
 class _LimitedCampaign:
     """Measurements of one campaign that limits are judged on."""
 
@@ -241,12 +219,33 @@ class _LimitedCampaign:
         self._has_rules = bool(definition.exclude or definition.include)
         self._exact = {*COUNTER_NAMES, *definition.exact_metrics}
 
-    def measure(self, limit: ExpectTable, metric: HeadlineMetric) -> Iterator[_PendingOutcome]:
-        """Measure everything that a limit holds for."""
+    def measure(
+        self, limit: ExpectTable, metric: HeadlineMetric, sites: Sequence[str]
+    ) -> Iterator[_PendingOutcome]:
+        """Measure everything that a limit holds for; name what is missing at other sites."""
         axis, base = limit.resolve_base(self._axes, self._bundle)
         if axis:
-            return self._compare_with_base(limit, metric, axis, base)
-        return self._measure_means(limit, metric)
+            pending = [*self._compare_with_base(limit, metric, axis, base)]
+        else:
+            pending = [*self._measure_means(limit, metric)]
+        yield from pending
+        judged = {item.outcome.site for item in pending}
+        named_base = _name_value(axis, base) if axis else ""
+        for site in (site for site in sites or [""] if site not in judged):
+            why = self._explain_absence(limit, named_base, site)
+            for kind, bound in limit.list_bounds(site):
+                outcome = LimitOutcome(limit.metric, metric.unit, kind, bound, named_base, site, "")
+                yield _PendingOutcome(replace(outcome, why=why))
+
+    def _explain_absence(self, limit: ExpectTable, base: str, site: str) -> str:
+        """Explain that a limit holds for no measurement of a site."""
+        if site not in {sample.site for sample in self._timed}:
+            return "no measurement"
+        selected = " ".join(_name_value(axis, value) for axis, value in limit.where.items())
+        if not base and not selected:  # absolute limits do not hold for the first commit
+            base = _name_value(COMMIT_AXIS, self._axes[COMMIT_AXIS][0])
+        with_axes, beside = f" with {selected}" * bool(selected), f" beside {base}" * bool(base)
+        return f"nothing was measured{with_axes}{beside}"
 
     def _select(self, where: Mapping[str, Scalar], without: str = "") -> list[Sample]:
         conditions = [(axis, value) for axis, value in where.items() if axis != without]

@@ -374,7 +374,8 @@ def _explain_one_sided(effect: SeriesEffect) -> RefusalReason:
     )
     reasons = ", ".join(f"{reason} {count}" for reason, count in effect.left_out.items())
     why = f"no usable execution on {empty} ({reasons})"
-    if set(effect.left_out) - {ONLY_JOB_OF_HOST} == {f"no {effect.metric}"}:
+    absences = {f"no {effect.metric}", f"impossible {effect.metric}"}
+    if set(effect.left_out) - {ONLY_JOB_OF_HOST} <= absences:
         remedy = f"have the payload report {effect.metric}"
         if effect.headline in DEFAULT_HEADLINE:
             remedy += "; the kit does after the first of at least 2 passes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -247,13 +248,13 @@ class Sample:
             return f"failed: {self.failure_class}"
         if not self.plausible:
             return "implausible"
-        value = self.metrics.get(metric)
-        if metric in HEADLINE_METRICS:
-            return "" if is_possible_time(value) else f"no {metric}"
-        if value == 0:
+        value = self.metrics.get(metric, math.nan)
+        if math.isnan(value):
+            return f"no {metric}"
+        if value == 0 and metric not in HEADLINE_METRICS:
             return f"{metric} is 0"
-        low, high = POSSIBLE_RANGE
-        return "" if value is not None and low <= value <= high else f"no {metric}"
+        low, high = POSSIBLE_RANGE_S if metric in HEADLINE_METRICS else POSSIBLE_RANGE
+        return "" if low <= value <= high else f"impossible {metric}"
 
 
 def _select_text(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
@@ -266,10 +267,10 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
     return {name: value for name, value in values.items() if value is not None}
 
 
-def is_possible_time(seconds: float | None) -> bool:
+def is_possible_time(seconds: float) -> bool:
     """Return whether this is a possible measured time; NaN and infinity are not."""
     low, high = POSSIBLE_RANGE_S
-    return seconds is not None and low <= seconds <= high
+    return low <= seconds <= high
 
 
 def comparison_key(sample: Sample, axis: str) -> str:

@@ -32,6 +32,8 @@ from simulated_campaign import (
 from treehammer import config
 from treehammer.analysis.comparison import comparison_result, verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery
+from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, comparison_key
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, Verdict
 from treehammer.collectors.record.measurement_record import Measurement
@@ -306,6 +308,11 @@ def test_commits_measured_in_another_way_exit_with_3(settings: Settings) -> None
     assert code == ExitCode.NOTHING
     assert "only in" in result.stdout
     assert "seed: 1 at aaaaaaaaaa, 2 at bbbbbbbbbb" in result.stderr
+    with Store.open(settings.database) as store:
+        stored = load_headline_rows(store, Selection(), DETAIL_COLUMNS)
+        axes = {"commit": (a, b)}
+        verdict = comparison_result.judge_campaign(store, store.campaigns()[0], stored, axes=axes)
+    assert not verdict.results[0].is_comparable
 
 
 def test_comparison_key_of_commits_omits_the_payload() -> None:

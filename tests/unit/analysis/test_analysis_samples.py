@@ -209,7 +209,7 @@ def test_last_complete_attempt_counts() -> None:
         ({"failure_class": "open"}, "failed: open"),
         ({"plausible": False}, "implausible"),
         ({"metrics": {}}, f"no {CPU}"),
-        ({"metrics": {CPU: 0.0}}, f"no {CPU}"),
+        ({"metrics": {CPU: 0.0}}, f"impossible {CPU}"),
     ],
 )
 def test_unusable_halves_are_counted_by_reason(change: dict[str, object], reason: str) -> None:

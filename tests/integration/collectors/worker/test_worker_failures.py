@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from polling import wait_until
+from spool_harness import is_alive
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, ExecutionLimits, ExecutionSpec
 
@@ -459,13 +459,6 @@ def test_wall_limit_ends_both(bench: Any, make_launch: MakeLaunch) -> None:
     assert kinds in (["timeout", "timeout"], ["other-half", "timeout"])
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_worker(bench: Any, make_launch: MakeLaunch, number: int) -> None:
     mark = "open('pid', 'w').write(str(os.getpid()));"
@@ -478,7 +471,7 @@ def test_no_process_outlives_the_worker(bench: Any, make_launch: MakeLaunch, num
     pids = [int(path.read_text()) for path in paths]
     process.send_signal(number)
     process.wait(timeout=60)
-    wait_until(lambda: not any(map(is_running, pids)), "both have ended")
+    wait_until(lambda: not any(map(is_alive, pids)), "both have ended")
     if number == signal.SIGTERM:
         done = bench.read_result(process.returncode)
         assert {record.values["failure_class"] for record in done.records} == {"evicted"}
