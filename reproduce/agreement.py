@@ -40,7 +40,7 @@ class UnmeasuredError(Exception):
 
 @dataclass(frozen=True)
 class MeasuredRatio:
-    """A ratio with its 95 % interval; of exact counters both bounds are the ratio."""
+    """A ratio with its interval: of a verdict, of 95 % for a slope, else the smallest and largest ratio."""
 
     value: float
     low: float

@@ -18,7 +18,7 @@ _COLORS = {
 }
 CAPTION = (
     "Ratios in print (dark gray: the range of the published ones; light gray: what still agrees, with the "
-    "tolerance of other machines and versions), and the ratio measured here with its 95 % interval."
+    "tolerance of other machines and versions), and the ratio measured here with its interval."
 )
 
 

@@ -22,7 +22,7 @@ COLUMNS = (
     TableColumn("name", "published result"),
     TableColumn("published_low", "in print", format_row=format_print, is_number=True),
     TableColumn("measured", "here", "{:.3g}".format, is_number=True),
-    TableColumn("low", "95 % interval", format_row=format_interval, is_number=True),
+    TableColumn("low", "interval", format_row=format_interval, is_number=True),
     TableColumn("verdict", "verdict"),
     *hidden_columns(
         "title", "source", "exact", "published_high", "agrees_low", "agrees_high", "high"
