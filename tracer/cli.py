@@ -225,7 +225,7 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
         files if output_form() != TABLE else files[:_SHOWN_FILES],
         None if files else (),
         below=[*_describe_time(rows), *sentences],
-        notes=[*failures, f"Kept: treehammer summary --campaign {campaign.name}"],
+        notes=[*failures, f"Kept: treehammer summary --campaign {shlex.quote(campaign.name)}"],
         exit_code=rate_progress(progress) or ExitCode.DONE,
     )
 

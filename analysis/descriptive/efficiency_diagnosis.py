@@ -378,7 +378,7 @@ _RULES = {
         ("eff_job", "perfstats_unzip_s", "cpu_per_event_s", "calibration_before_s"),
     ),
     Cause.DESERIALIZATION: _Rule(
-        "is busy, not waiting: {time} in reading events",
+        "is busy, not waiting: {time} in the loop or the command itself",
         TimePart.DESERIALIZATION,
         (_describe_unzip,),
         ("host", "root"),

@@ -28,7 +28,7 @@ class TimePart(StrEnum):
     THROTTLED = "throttled by the CPU limit"
     READS = "waiting for reads"
     DECOMPRESSION = "decompression"
-    DESERIALIZATION = "deserialization"
+    DESERIALIZATION = "deserialization and the loop"
     OTHER = "remainder"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,11 +123,15 @@ def read_command(
         below.append("No verdict: with several threads, releases cannot take turns.")
     document = result.to_document()
     is_kept = keep and output_form() == TABLE
+    kept = [f"Kept: treehammer summary --campaign {shlex.quote(result.campaign.name)}"]
+    if result.comparisons:
+        (campaign,) = result.comparisons[0].comparison.query.selection.campaigns
+        kept.append(f"The comparison as a page: treehammer report --campaign {campaign}")
     return CommandOutput(
         document["reads"],
         above=[*describe_content(result)],
         below=[*below, "", *comparison_output.describe_comparisons(result.comparisons)],
-        notes=[f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else [],
+        notes=kept if is_kept else [],
         document=document,
         exit_code=result.exit_code,
     )

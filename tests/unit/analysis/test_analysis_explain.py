@@ -248,7 +248,7 @@ def test_job_is_found_by_the_beginning_of_its_identity(settings: Settings) -> No
         line["part"]: line["share"]
         for line in json.loads(explain(settings, "fast1", "--json").output)
     }
-    assert shares["deserialization"] == pytest.approx(10 / 11)
+    assert shares["deserialization and the loop"] == pytest.approx(10 / 11)
     assert explain(settings, "fast1").output.startswith(
         "Job fast1 is busy, not waiting: 10 of 11 s"
     )
