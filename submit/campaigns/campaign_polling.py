@@ -430,8 +430,8 @@ def list_stored_campaigns(settings: Settings) -> set[str]:
 
 def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
     """Collect the campaign, then explain why its folders are still needed; '' if they are not."""
-    jobs = tracker.refresh_jobs(campaign)
     collected = tracker.collect_records(campaign)
+    jobs = tracker.store.jobs(campaign.id)
     if not all(JobState(job.state).is_final for job in jobs):
         return f"jobs have not ended yet; see treehammer status {campaign.id}"
     if collected.conflicting:

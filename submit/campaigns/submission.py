@@ -233,7 +233,6 @@ def _submit_jobs(
 ) -> list[JobRow]:
     """Submit jobs, by id, to one batch system, store their batch ids and return the jobs."""
     batch_ids: Mapping[str, str] = {}
-    queued: list[JobRow] = []
     campaign_id = next(iter(rows.values())).campaign_id
     try:
         batch_ids = batch.submit(campaign_id, list(jobs.values()))
@@ -336,7 +335,11 @@ def resume_campaign(
         released = _release_held_jobs(tracker, jobs)
         last = load_last_attempts(tracker.store, jobs)
         selected = list(_select_jobs(tracker, campaign, jobs, last, failed=failed))
-        resumable = _drop_exhausted_jobs(selected, last)
+        resumable = [
+            job
+            for job in selected
+            if job.id not in last or last[job.id].number < MAX_ATTEMPTS_IN_ALL
+        ]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             most = max((job.planned_measurements for job in resumable), default=0)
             # Jobs of one submit description share the longest limit.
@@ -378,11 +381,6 @@ def _leave_out_excluded(
     if reasons:
         tracker.store.include_sites(campaign.id, reasons)
     return excluded
-
-
-def _drop_exhausted_jobs(jobs: Iterable[JobRow], last: Mapping[str, AttemptRow]) -> list[JobRow]:
-    """Return the jobs that have attempts left."""
-    return [job for job in jobs if job.id not in last or last[job.id].number < MAX_ATTEMPTS_IN_ALL]
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:

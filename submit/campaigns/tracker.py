@@ -19,11 +19,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import filterfalse
+from itertools import groupby
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -107,17 +107,22 @@ class CampaignTracker:
         Raises:
             BatchError: none of the batch systems with open jobs answers.
         """
+        jobs = self._refresh_attempts(campaign)
+        self._store_states(campaign, jobs)
+        return [*jobs.values()]
+
+    def _refresh_attempts(self, campaign: CampaignRow) -> dict[JobRow, JobRow]:
+        """Bring attempts up to date; return each job as stored -> as it is now."""
         # Checked before the query: a submission that ends in between has queued its jobs by then.
         may_be_queued = self._may_be_queued(campaign)
-        before = self.store.jobs(campaign.id)
-        open_jobs = [*filter(_may_change, before)]
+        jobs = {job: job for job in self.store.jobs(campaign.id)}
+        open_jobs = {job.id: job for job in filter(_may_change, jobs)}
         if not open_jobs:
-            return before
-        stored = {(a.job_id, a.number): a for a in self.store.attempts(j.id for j in open_jobs)}
-        jobs = {job.id: job for job in before}
+            return jobs
+        stored = {(a.job_id, a.number): a for a in self.store.attempts(open_jobs)}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id)
-        for job, status, batch in self._query_jobs(open_jobs):
+        for job, status, batch in self._query_jobs(open_jobs.values()):
             if status is not None:
                 state = status.state.value
                 # The same object if unchanged, as most of ten thousand are.
@@ -125,14 +130,22 @@ class CampaignTracker:
                 rows = build_attempt_rows(job, status, batch, stored)
             else:
                 now, rows = _update_unknown_job(job, stored, may_be_queued=may_be_queued)
-            jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
+            jobs[open_jobs[job.id]], rows = clear_recovered_failures(now, rows, recorded)
             attempts += rows
-        # Attempts first: a job that is stored as final is not queried again.
         self.store.set_attempts(set(attempts) - set(stored.values()))
-        self.store.set_jobs(set(jobs.values()) - set(before))
-        if self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
+        if self._unanswered.keys() >= {job.batch_system for job in open_jobs.values()}:
             raise next(iter(self._unanswered.values()))
-        return list(jobs.values())
+        return jobs
+
+    def _store_states(self, campaign: CampaignRow, jobs: Mapping[JobRow, JobRow]) -> None:
+        """Store the states of jobs, except those that another process changed, as a resumption does.
+
+        After their attempts and records: a final job is not queried again, and for readers it misses
+        the measurements that are not there.
+        """
+        changes = [item for item in jobs.items() if item[0] != item[1]]
+        stored = set(self.store.jobs(campaign.id)) if changes else ()
+        self.store.set_jobs(job for before, job in changes if before in stored)
 
     def _may_be_queued(self, campaign: CampaignRow) -> bool:
         """Return whether a submission may still queue jobs of the campaign."""
@@ -142,7 +155,7 @@ class CampaignTracker:
         return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def _query_jobs(
-        self, jobs: Sequence[JobRow]
+        self, jobs: Collection[JobRow]
     ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
         """Yield the jobs of every batch system that answers, with their status, None if unknown."""
         for name, group in group_by_batch_system(jobs):
@@ -164,7 +177,6 @@ class CampaignTracker:
         Raises:
             StoreError: the store rejects the records; all are still on disk.
         """
-        self.refresh_jobs(campaign)
         collected = self.collect_records(campaign, thorough=False)
         self._rejections += collected.describe_rejections()
         return self.compute_progress(campaign)
@@ -203,20 +215,22 @@ class CampaignTracker:
         return steps
 
     def collect_records(self, campaign: CampaignRow, *, thorough: bool = True) -> CollectResult:
-        """Add the records of all jobs, including running ones, to the store.
+        """Bring jobs and attempts up to date, and add the records of all, including running ones.
 
         Args:
             campaign: the campaign.
             thorough: also read records of ended jobs that the store has completely.
 
         Raises:
+            BatchError: none of the batch systems with open jobs answers.
             StoreError: the store rejects the records; all are still on disk.
         """
+        jobs = self._refresh_attempts(campaign)
         rejected: list[RejectedFile] = []
         paths: list[Path] = []
 
         def read_records() -> Iterator[Measurement]:
-            for job in self._select_jobs_to_read(campaign, thorough):
+            for job in self._select_jobs_to_read(campaign, jobs.values(), thorough):
                 sandboxes = self.sandboxes(job) if job.batch_id else {}
                 records = ((n, p) for n, box in sandboxes.items() for p in list_record_files(box))
                 for attempt, path in records:
@@ -233,27 +247,23 @@ class CampaignTracker:
             # Their files have been moved, so that no later call would find them.
             self._fail_rejected_attempts(rejected)
         self._added.update(paths)
+        self._store_states(campaign, jobs)
         self._clear_recovered_failures(campaign)
-        return CollectResult(
-            result.new, result.duplicates, tuple(result.conflicting), tuple(rejected)
-        )
+        return CollectResult(result.new, result.duplicates, result.conflicting, tuple(rejected))
 
-    def _select_jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
-        jobs = self.store.jobs(campaign.id)
+    def _select_jobs_to_read(
+        self, campaign: CampaignRow, jobs: Collection[JobRow], thorough: bool
+    ) -> list[JobRow]:
         starts = Counter(attempt.job_id for attempt in self.store.attempts(j.id for j in jobs))
-        started = [job for job in jobs if starts[job.id]]
-        if thorough:
-            return started
-        recorded: Counter[str] = Counter()
-        for (job_id, _), count in self.store.count_by_attempt(campaign.id).items():
-            recorded[job_id] += count
+        counts = {} if thorough else self.store.count_by_attempt(campaign.id)
+        recorded = {job_id: count for (job_id, _), count in counts.items()}
 
-        def is_whole(job: JobRow) -> bool:
+        def may_have_more(job: JobRow) -> bool:
             # Earlier attempts may have records too.
-            alone = starts[job.id] == 1 and JobState(job.state).is_final
-            return alone and recorded[job.id] >= job.planned_measurements
+            is_alone = starts[job.id] == 1 and JobState(job.state).is_final
+            return not is_alone or recorded.get(job.id, 0) < job.planned_measurements
 
-        return [*filterfalse(is_whole, started)]
+        return [job for job in jobs if starts[job.id] and may_have_more(job)]
 
     def _clear_recovered_failures(self, campaign: CampaignRow) -> None:
         """Update attempts and replicas after new measurements arrived by either way."""
@@ -263,20 +273,16 @@ class CampaignTracker:
             return
         self._counted[campaign.id] = count
         self.store.mark_bad_replicas()  # a replica may have been found bad after it was read
-        jobs = {job.id: job for job in self.store.jobs(campaign.id)}
-        attempts: dict[str, list[AttemptRow]] = defaultdict(list)
-        for attempt in self.store.attempts(jobs):
-            attempts[attempt.job_id].append(attempt)
+        jobs = {job.id: job for job in self.store.jobs(campaign.id) if JobState(job.state).is_final}
         changed_attempts: set[AttemptRow] = set()
         changed_jobs: set[JobRow] = set()
-        for job_id, before in attempts.items():
-            if JobState(jobs[job_id].state).is_final:
-                job, after = clear_recovered_failures(jobs[job_id], before, recorded)
-                changed_attempts |= set(after) - set(before)
-                changed_jobs |= {job} - {jobs[job_id]}
-        if changed_attempts or changed_jobs:
-            self.store.set_attempts(changed_attempts)
-            self.store.set_jobs(changed_jobs)
+        for job_id, attempts in groupby(self.store.attempts(jobs), lambda row: row.job_id):
+            before = [*attempts]
+            job, after = clear_recovered_failures(jobs[job_id], before, recorded)
+            changed_attempts |= set(after) - set(before)
+            changed_jobs |= {job} - {jobs[job_id]}
+        self.store.set_attempts(changed_attempts)
+        self.store.set_jobs(changed_jobs)
 
     def _fail_rejected_attempts(self, rejected: Sequence[RejectedFile]) -> None:
         """Mark attempts with rejected records as failed."""
@@ -290,11 +296,10 @@ class CampaignTracker:
     def cancel(self, campaign: CampaignRow) -> int:
         """Cancel the campaign's jobs that are not final and return their number."""
         count = 0
-        for name, group in group_by_batch_system(self.refresh_jobs(campaign)):
+        for name, group in group_by_batch_system(self._refresh_attempts(campaign).values()):
             # Ended jobs may have been purged.
             open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).is_final]
             count += self.batch_system(name).cancel(open_ids) if open_ids else 0
-        self.refresh_jobs(campaign)
         return count
 
     def act_on_excluded_sites(self, campaign: CampaignRow) -> list[str]:
@@ -493,12 +498,9 @@ class StagedSubmissions:
         """Remove leftovers of killed submitters when they can no longer be resumed."""
         for entry in self.folder.glob("*"):
             limit_s = RESUMABLE_S if self.is_resumable(entry.name) else SUBMITTER_GRACE_S
-            try:
-                old = time.time() - entry.stat().st_mtime > limit_s
-            except FileNotFoundError:
-                continue
-            if old:
-                self.remove(entry.name)
+            with suppress(FileNotFoundError):  # another process removed it
+                if time.time() - entry.stat().st_mtime > limit_s:
+                    self.remove(entry.name)
 
 
 def _remove_rendered(folder: Path, spared: Path | None = None) -> None:

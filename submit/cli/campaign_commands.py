@@ -99,7 +99,6 @@ def collect(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> 
     """
     row = tracker.store.campaign(campaign)
     with on_interrupt("measurements stored so far are kept; the next collect stores the rest"):
-        tracker.refresh_jobs(row)
         _print_collected(row, tracker.collect_records(row))
         lines = [*tracker.describe_unknown_batch_systems(), *tracker.act_on_excluded_sites(row)]
         print_remarks([*lines, *tracker.upload_campaign(row, everything=True)])

@@ -51,27 +51,25 @@ def test_runner_sleeps_while_a_job_runs(spool: SpoolHarness) -> None:
     batch.cancel(ids.values())
 
 
-def test_cancel_ends_all_processes(spool: SpoolHarness) -> None:
+@pytest.mark.parametrize(
+    "payload, is_runner_killed", [("escape", False), ("stubborn", False), ("escape", True)]
+)
+def test_cancel_ends_all_processes(
+    spool: SpoolHarness, payload: str, is_runner_killed: bool
+) -> None:
     batch = spool.make_batch()
     ids = batch.submit(
-        "c1", [spool.describe_job("run", 600, "escape"), spool.describe_job("wait", 600)]
+        "c1", [spool.describe_job("run", 600, payload), spool.describe_job("wait", 600)]
     )
     spool.wait_for_status(lambda: len(spool.job_pids(ids["run"])) >= 2)
+    if is_runner_killed:
+        spool.kill_runner()
     assert batch.cancel(ids.values()) == 2
     states = batch.query(ids.values())
     assert {s.state for s in states.values()} == {JobState.CANCELLED}
     assert not spool.job_pids(ids["run"])
     assert spool.job_times(ids["wait"]) == []
     assert batch.cancel(ids.values()) == 0
-
-
-def test_cancel_kills_processes_that_ignore_sigterm(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    ids = batch.submit("c1", [spool.describe_job("deaf", 600, "stubborn")])
-    spool.wait_for_status(lambda: len(spool.job_pids(ids["deaf"])) >= 2)
-    batch.cancel(ids.values())
-    assert batch.query(ids.values())[ids["deaf"]].state is JobState.CANCELLED
-    assert not spool.job_pids(ids["deaf"])
 
 
 def test_processes_that_outlive_worker_are_killed(spool: SpoolHarness) -> None:
@@ -113,16 +111,6 @@ def test_job_that_ended_without_runner_is_recognized(spool: SpoolHarness) -> Non
     assert statuses[ids["ends"]].state is JobState.DONE
     first, second = statuses[ids["dies"]].attempts
     assert (first.state, second.state) == (JobState.LOST, JobState.CANCELLED)
-
-
-def test_cancel_ends_job_of_killed_runner(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    ids = batch.submit("c1", [spool.describe_job("a", 600, "escape")])
-    spool.wait_for_status(lambda: len(spool.job_pids(ids["a"])) >= 2)
-    spool.kill_runner()
-    assert batch.cancel(ids.values()) == 1
-    assert batch.query(ids.values())[ids["a"]].state is JobState.CANCELLED
-    assert not spool.job_pids(ids["a"])
 
 
 def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
 from treehammer.submit.campaigns import submission
@@ -66,6 +68,25 @@ def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     assert not progress.is_finished
     upload(scene, 1, job=1)
     assert scene.tracker.update(scene.campaign).total.measured == 2
+
+
+def test_job_is_final_only_with_its_records(
+    scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page stops asking when all jobs have ended; a resumption may queue one again meanwhile."""
+    for job in (0, 1):
+        scene.write_record(job, 1)
+        scene.batch.set_status(f"b.{job + 1}", JobState.DONE, make_attempt_status(JobState.DONE))
+    queued, add = scene.store.jobs(scene.campaign.id)[0], scene.store.add
+
+    def add_after_resumption(measurements: Iterable[Measurement]) -> AddResult:
+        assert not scene.tracker.compute_progress(scene.campaign).is_finished
+        scene.store.set_jobs([replace(queued, batch_id="b.3")])
+        return add(measurements)
+
+    monkeypatch.setattr(scene.store, "add", add_after_resumption)
+    jobs = scene.tracker.update(scene.campaign).total.jobs
+    assert jobs == {"queued": 1, "done": 1}
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
@@ -125,15 +146,6 @@ def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
     assert [(a.number, a.failure_class) for a in attempts] == [(1, "lost"), (2, "")]
     assert "SIGKILL" in attempts[0].message
     assert scene.collect().new == 3
-
-
-def test_cancelled_jobs_are_not_failures(scene: TrackingHarness) -> None:
-    scene.batch.set_status("b.2", JobState.CANCELLED)
-    scene.end_job(JobState.CANCELLED)
-    progress = scene.tracker.compute_progress(scene.campaign)
-    assert progress.is_finished
-    assert dict(progress.total.missing) == {"cancelled": 4}
-    assert not progress.total.lost
 
 
 @pytest.mark.parametrize(
