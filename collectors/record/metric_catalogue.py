@@ -374,7 +374,7 @@ def _payload_metrics() -> List[Metric]:
         m("events_read", "int", "1", "", "Entries read in one pass.", "loop"),
         m("branches_total", "int", "1", "", "Top-level branches of the tree.", "TTree"),
         m("branches_selected", "int", "1", "", "Top-level branches read.", "TTree"),
-        m("content_notes", "text", "", "", "Peculiarities of the files that the numbers do not show: friend trees, which are not read, and selected branches with fewer or more entries than their tree.", "TTree"),
+        m("content_notes", "text", "", "", "Peculiarities of the files that the numbers do not show: friend trees, which are not read, branches that a data frame cannot read, and selected branches with fewer or more entries than their tree.", "TTree"),
         m("selected_zip_bytes", "int", "B", "", "Compressed bytes of the selected branches in the file; of fields of an RNTuple, their pages with checksums, each once.", "TBranch::GetZipBytes, RNTupleDescriptor"),
         m("loop_unzipped_bytes", "int", "B", "", "Sum of the bytes that GetEntry returned in one pass; unknown for an RNTuple.", "TTree::GetEntry"),
         m("bytes_read", "int", "B", "lower", "Wanted bytes read from the file in the loop, median over counted passes; gaps that one read spans are in bytes_read_extra.", "TFile::GetBytesRead, RNTupleMetrics; recorder of a command's reads"),

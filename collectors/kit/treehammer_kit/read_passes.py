@@ -130,7 +130,7 @@ class ReadPasses:
     def survey_file(self, url: str, names: Sequence[str]) -> FileSurvey:
         """Open a file, untimed; return the facts on the columns ``names`` that a data frame lacks."""
         reader = self._open_file(url)
-        branches = list(self._list_branches(reader))
+        branches = list(reader.Survey())
         branch_names = [str(item.name) for item in branches]
         positions = [branch_names.index(name) for name in names if name in branch_names]
         survey = FileSurvey(
@@ -189,7 +189,7 @@ class ReadPasses:
 
     def _choose_branches(self, reader: Any, url: str) -> BranchChoice:
         task = self._task
-        branches = list(self._list_branches(reader))
+        branches = list(reader.Survey())
         names = [str(branch.name) for branch in branches]
         # Branches that not all files have do not exist for a test.
         common = [index for index, name in enumerate(names) if name not in task.missing_branches]
@@ -239,12 +239,8 @@ class ReadPasses:
         get_tree(reader, url, self._task.tree)
         return reader
 
-    def _list_branches(self, reader: Any) -> Any:
-        """List the branches, or the fields that represent them."""
-        return reader.Survey()
-
     def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
-        sizes = [int(item.zip_bytes) for item in self._list_branches(reader)]
+        sizes = [int(item.zip_bytes) for item in reader.Survey()]
         return sum(sizes[position] for position in positions)
 
     def _prepare(self, reader: Any, choice: BranchChoice) -> bool:

@@ -164,7 +164,7 @@ void lengths(const char *path)
    TFile file(path, "RECREATE");
    auto *tree = new TTree("T", "");
    float x = 0;
-   for (const char *name : {"x", "short", "none", "long"})
+   for (const char *name : {"x", "short", "none", "long", "#s"})
       tree->Branch(name, &x);
    for (int entry = 0; entry < 120; ++entry) {
       x = entry;

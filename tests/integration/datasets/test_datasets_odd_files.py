@@ -163,6 +163,7 @@ def test_branches_of_other_lengths_are_listed(add: tuple[FolderCatalogue, Add]) 
         "short": "40 of 100 entries",
         "none": "0 of 100 entries",
         "long": "120 of 100 entries",
+        "#s": "0 of 100 entries",
     }
 
 

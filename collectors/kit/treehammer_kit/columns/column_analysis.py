@@ -10,12 +10,12 @@ import json
 import math
 import os
 import statistics
-from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..pass_summary import PassRead, compute_share, drop_warm_up, median_or_none, summarize_times
 from ..payload_task import PayloadError, PayloadTask, select_branches
-from ..read_passes import FileSurvey, describe_other_files
+from ..read_passes import FileSurvey
 
 # Units of work are clusters, whose cost is taken as proportional to their entries.  Lists of files hold
 # the entries of each file's clusters.
@@ -132,9 +132,7 @@ class HistogramSums:
 
     events: int = 0
     selected: int = 0
-
-    def __post_init__(self) -> None:
-        self._bins: Dict[str, List[int]] = {}
+    _bins: Dict[str, List[int]] = field(default_factory=dict)
 
     def add(self, column: str, bins: Sequence[float]) -> None:
         """Add the bin contents of one file, or of all."""
@@ -212,7 +210,7 @@ def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
     return [f"{histograms.events} events, {histograms.summarize()}" for histograms in sums]
 
 
-def collect_notes(files: Sequence[FileSurvey], other_files: Iterable[str] = ()) -> Dict[str, str]:
-    """Collect the peculiarities of the files, and other files that were opened, by catalogue name."""
-    notes = [note for file in files for note in file.notes] + describe_other_files(other_files)
+def collect_notes(files: Sequence[FileSurvey], others: Sequence[str] = ()) -> Dict[str, str]:
+    """Collect the peculiarities of the files, and other notes, by catalogue name."""
+    notes = [note for file in files for note in file.notes] + [*others]
     return {"content_notes": "; ".join(notes)} if notes else {}

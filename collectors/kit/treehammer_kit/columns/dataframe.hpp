@@ -211,8 +211,8 @@ public:
       close = Clock::Now() - start;
    }
 
-   /// Columns of the files, with their types; without those that RDataFrame lists and cannot read, such as
-   /// a branch "#x", which it takes for the size of a list.
+   /// Columns of the files, with their types; empty for those that RDataFrame lists and cannot read, such
+   /// as a branch "#x", which it takes for the size of a list.
    std::vector<std::pair<std::string, std::string>> Columns() const
    {
       std::vector<std::pair<std::string, std::string>> found;
@@ -220,6 +220,7 @@ public:
          try {
             found.emplace_back(name, fFrame->GetColumnType(name));
          } catch (const std::exception &) {
+            found.emplace_back(name, "");
          }
       }
       return found;

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Dict, List, Sequence
 
-from .. import root_engine, turn_server
+from .. import read_passes, root_engine, turn_server
 from ..loop_libraries import BuildError, CompiledRoot, LoopSource, build_late_loop
 from ..ntuple_passes import NTuplePasses
 from ..pass_summary import (
@@ -24,7 +24,7 @@ from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from ..pyroot import declare
 from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure, read_phases
 from . import column_analysis
-from .column_analysis import ColumnAnalysis, HistogramSums, check_task
+from .column_analysis import ColumnAnalysis, HistogramSums, check_task, choose_columns
 
 #: Counters of TFile over all threads; RNTuples of local files are not read with it.
 TREE_COUNTERS = ("bytes_read", "read_calls")
@@ -263,6 +263,7 @@ class DataFrameExecution:
         self._root = root
         self._task = task
         self._report = report
+        self._notes: List[str] = []
 
     def run(self, code: str) -> None:
         """Compile the analysis, run all passes and report their figures.
@@ -324,20 +325,25 @@ class DataFrameExecution:
         task = self._task
         check_first_file(self._root, task)
         reader = open_frame(self._root, task, task.urls[:1])
-        types: Dict[str, str] = {
+        columns: Dict[str, str] = {
             str(item.first): str(item.second)
             for item in reader.Columns()
-            # A dot follows the name of a friend tree, or of an object.
             if not str(item.first).startswith(_SIZE_PREFIX)
-            and "." not in str(item.first)
             and str(item.first) not in task.missing_branches
         }
+        # A dot follows the name of a friend tree, or of an object.
+        types = {name: text for name, text in columns.items() if text and "." not in name}
         reader.Close()
         if code:
             self._declare_analysis(describe_analysis(task, code))
             return []
         analysis = ColumnAnalysis.read(task.settings)
         histogram_columns = analysis.choose_columns(list(types), task)
+        selected = choose_columns(list(columns), task)
+        omitted = [name for name in selected if name.partition(".")[0] not in types]
+        if omitted:
+            more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
+            self._notes = [f"a data frame does not read {', '.join(omitted[:5])}{more}"]
         late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
         return list(dict.fromkeys([analysis.filter, *histogram_columns]))
@@ -372,7 +378,8 @@ class DataFrameExecution:
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
         counters = {name: median_counter(counted_passes, name) for name in names}
         report.values.update({name: value for name, value in counters.items() if value is not None})
-        report.values.update(column_analysis.collect_notes(files, passes.other_files))
+        notes = [*self._notes, *read_passes.describe_other_files(passes.other_files)]
+        report.values.update(column_analysis.collect_notes(files, notes))
         report.values["events_total"] = sum(sum(file.clusters) for file in files)
         if columns:
             report.values["branches_selected"] = len(columns)
