@@ -98,8 +98,8 @@ def describe_headline(headline: HeadlineCounts) -> str:
     return "; ".join(f"{' and '.join(titles)}: {text}" for text, titles in metrics.items())
 
 
-def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, str]:
-    """Count the slower variants of a comparison, and all of them, with the scopes of their verdicts.
+def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, int, str]:
+    """Count the slower, decided and all variants of a comparison, and name the scopes of their verdicts.
 
     A variant is slower if any verdict of its headline on the metric with most slower variants is.
     """
@@ -109,12 +109,13 @@ def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, str]:
     totals = [
         (
             len({row.label for row in rows if row.verdict == Verdict.SLOWER}),
+            len({row.label for row in rows if Verdict(row.verdict).is_decided}),
             len({row.label for row in rows}),
             " and ".join(name_scopes(rows)),
         )
         for rows in by_metric.values()
     ]
-    return max(totals, key=lambda total: total[:2], default=(0, 0, ""))
+    return max(totals, key=lambda total: total[:3], default=(0, 0, 0, ""))
 
 
 def name_scopes(rows: Iterable[VerdictCount | ReleaseEffect]) -> list[str]:

@@ -405,8 +405,7 @@ def _explain_unusable(group: Sequence[Sample], metric: str) -> str:
 
 def _decide_exactly(outcome: LimitOutcome, value: float) -> LimitOutcome:
     """Decide about values without any spread: the value itself is the interval."""
-    above = value > outcome.bound
-    is_kept = value == outcome.bound or above != (outcome.kind == AT_MOST)
+    is_kept = value <= outcome.bound if outcome.kind == AT_MOST else value >= outcome.bound
     state = LimitState.KEPT if is_kept else LimitState.MISSED
     return replace(outcome, state=state, value=value, low=value, high=value, level=0.0)
 

@@ -65,6 +65,11 @@ class Verdict(StrEnum):
         """Whether the statistical rule was applied, rather than refused."""
         return self in STATISTICAL_VERDICTS
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether it answers if an effect is relevant."""
+        return self in DECIDED_VERDICTS
+
 
 #: Verdicts of the statistical rule; :func:`.estimates.judge_family` defines them.
 STATISTICAL_VERDICTS = (
@@ -76,6 +81,8 @@ STATISTICAL_VERDICTS = (
 )
 #: Verdicts that the whole interval proves relevant.
 CERTAIN_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
+#: Verdicts that answer whether an effect is relevant.
+DECIDED_VERDICTS = (*CERTAIN_VERDICTS, Verdict.SAME)
 #: Verdicts that a larger campaign can change.
 OPEN_VERDICTS = (Verdict.DIFFERENT, Verdict.UNDECIDED)
 #: Verdicts that say one side has nothing to compare.

@@ -346,7 +346,7 @@ class ReleaseCheck(StoredRow):
         b: the other release of ROOT, or version of the server.
         state: a value of :class:`treehammer.watch.alarms.alarm_overview.CheckState`.
         comparison_id: the stored comparison that decided last.
-        compared: variants and metrics with a statistical verdict.
+        compared: variants and metrics with a decided verdict.
         slower: of them the slower ones.
         effect: the largest of their effects, in ln.
         text: the slower variants, one a line.

@@ -216,8 +216,9 @@ def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseC
 
 def summarize_release_comparisons(
     store: ResultsReader,
-    release: str | None = None,
-    counts: Callable[[VerdictRow], bool] = lambda _: True,
+    release: str | None,
+    counts: Callable[[VerdictRow], bool],
+    decided: Collection[str],
 ) -> list[tuple[str, ComparisonSummary]]:
     """Summarize the newest comparison of each test and pair of releases, with the test's name.
 
@@ -225,9 +226,10 @@ def summarize_release_comparisons(
         store: the database.
         release: only comparisons with this release on either side.
         counts: returns whether a comparison counts, by its first row.
+        decided: a comparison with such a verdict precedes newer ones without.
     """
     with store.connection() as connection:
-        newest = _list_newest(connection, release, counts)
+        newest = _list_newest(connection, release, counts, decided)
         summaries = _summarize_rows(connection, [*newest.values()])
     return [(test, summary) for (test, _, _), summary in zip(newest, summaries, strict=True)]
 
@@ -256,18 +258,18 @@ def _list_newest(
     connection: Connection,
     release: str | None = None,
     counts: Callable[[VerdictRow], bool] = lambda _: True,
+    decided: Collection[str] = (),
 ) -> dict[tuple[str, str, str], VerdictRow]:
-    """List the first row of the newest comparison of each test, A and B."""
-    table = verdict.c
-    query = (
-        sa.select(verdict)
-        .where(table.line == 0, table.axis == "root")
-        .order_by(table.created_us.desc(), table.comparison_id.desc())
-        .limit(MAX_SEARCHED)
-    )
+    """List the first row of the newest comparison of each test, A and B, decided ones first."""
+    table, same = verdict.c, verdict.alias().c
+    is_same = same.comparison_id == table.comparison_id
+    is_decided = sa.exists().where(is_same, same.verdict.in_(decided))
+    order = sa.case((is_decided, 0), else_=1), table.created_us.desc(), table.comparison_id.desc()
+    query = sa.select(verdict).where(table.line == 0, table.axis == "root")
     if release is not None:
         query = query.where(sa.or_(table.a == release, table.b == release))
+    rows = load_rows(connection, VerdictRow, query.order_by(*order).limit(MAX_SEARCHED))
     newest: dict[tuple[str, str, str], VerdictRow] = {}
-    for row in filter(counts, load_rows(connection, VerdictRow, query)):
+    for row in filter(counts, rows):
         newest.setdefault((str(row.evidence.of_a.get("test_name", "")), row.a, row.b), row)
     return newest

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from treehammer.analysis.comparison.conclusion import select_headline
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.analysis.statistics.verdict import DECIDED_VERDICTS, DEFAULT_DELTA, Verdict
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.errors import NothingToDoError, suggest_word
@@ -95,28 +95,25 @@ def assess_release(store: Store, release: str) -> SubjectState:
 
 def assess_releases(store: Store) -> list[SubjectState]:
     """Assess all releases that were measured."""
-    checks, compared = _load_checks(store)
+    checks, compared = _load_checks(store), _load_compared(store)
     names = sorted(ReleaseCheckTable(store).list_measured_releases(), key=natural_sort_key)
     return [judge_release(name, checks[name], compared) for name in names]
 
 
 def list_announced(store: Store) -> list[ReleaseCheck]:
     """List the confirmed regressions and failures of releases that no later check ended, newest first."""
-    by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
-    for check in ReleaseCheckTable(store).list_checks():
-        if not check.server:
-            by_release[check.b].append(check)
+    by_release = _load_checks(store)
     return [
         check
         for release in sorted(by_release, key=natural_sort_key, reverse=True)
         for check in _select_decisive(release, by_release[release], ())
-        if check.state in (CheckState.CONFIRMED, CheckState.FAILED)
+        if check.state in (CheckState.CONFIRMED, CheckState.FAILED) and not check.server
     ]
 
 
 def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, float]]]:
     """List the regressions that are confirmed or open, with the largest effect of each metric."""
-    checks, compared = _load_checks(store)
+    checks, compared = _load_checks(store), _load_compared(store)
     releases = sorted({*checks, *(check.b for check in compared)}, key=natural_sort_key)
     regressions = [
         check
@@ -124,8 +121,7 @@ def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, floa
         for check in _select_decisive(release, checks[release], compared)
         if _level(check) is not AlarmLevel.OK
     ]
-    ids = [check.comparison_id for check in regressions if check.comparison_id]
-    summaries = summarize_comparisons(store, ids)
+    summaries = summarize_comparisons(store, [check.comparison_id for check in regressions])
     return [
         (check, _find_effects(summaries[check.comparison_id].counts))
         for check in regressions
@@ -133,17 +129,17 @@ def list_regressions(store: Store) -> list[tuple[ReleaseCheck, Mapping[str, floa
     ]
 
 
-def _load_checks(store: Store) -> tuple[defaultdict[str, list[ReleaseCheck]], list[ReleaseCheck]]:
-    """Load the checks of each release, the newest first, and all stored comparisons."""
+def _load_checks(store: Store) -> defaultdict[str, list[ReleaseCheck]]:
+    """Load the checks of each release, the newest first."""
     by_release: defaultdict[str, list[ReleaseCheck]] = defaultdict(list)
     for check in ReleaseCheckTable(store).list_checks():
         by_release[check.b].append(check)
-    return by_release, _load_compared(store)
+    return by_release
 
 
 def _load_compared(store: Store, release: str | None = None) -> list[ReleaseCheck]:
-    """Load the stored comparisons that count, of one release on either side or of all."""
-    summaries = summarize_release_comparisons(store, release, _is_counted)
+    """Load the stored comparisons that count, decided ones first, of one release or of all."""
+    summaries = summarize_release_comparisons(store, release, _is_counted, DECIDED_VERDICTS)
     return [check_of_comparison(test, comparison) for test, comparison in summaries]
 
 
@@ -189,7 +185,7 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
         checked_us=first.created_us,
         changed_us=first.created_us,
         comparison_id=first.comparison_id,
-        compared=sum(row.count for row in rows if Verdict(row.verdict).is_statistical),
+        compared=sum(row.count for row in rows if Verdict(row.verdict).is_decided),
         slower=sum(row.count for row in slower),
         effect=max(effects, key=abs, default=None),
     )
@@ -201,7 +197,7 @@ def judge_release(
     """Judge the checks and stored comparisons of a release.
 
     Critical: a rerun confirmed that a test is slower, or it fails. Warning: that is suspected, and no rerun has
-    decided. Unknown: no comparison with another release has a verdict.
+    decided. Unknown: no comparison with another release decided anything.
 
     Args:
         release: name of the release.
@@ -238,11 +234,13 @@ def _select_decisive(
     The newest check decides. A stored comparison does so where there is none, or where the check
     is older and clear: only a check can end a suspicion.
     """
-    decisive: dict[tuple[str, ...], ReleaseCheck] = {}
-    for check in filter(_is_compared, checks):
-        decisive.setdefault((check.test_name, check.a, check.server), check)
+    by_test: defaultdict[tuple[str, ...], list[ReleaseCheck]] = defaultdict(list)
+    for check in checks:
+        by_test[check.test_name, check.a, check.server].append(check)
+    candidates = {key: find_decisive(same_checks) for key, same_checks in by_test.items()}
+    decisive = {key: check for key, check in candidates.items() if check is not None}
     for comparison in compared:
-        if comparison.b != release or not _is_compared(comparison):
+        if comparison.b != release or not comparison.compared:
             continue
         key = (comparison.test_name, comparison.a, comparison.server)
         check = decisive.setdefault(key, comparison)
@@ -253,6 +251,21 @@ def _select_decisive(
     )
 
 
+def find_decisive(checks: Iterable[ReleaseCheck]) -> ReleaseCheck | None:
+    """Find the check that decides among those of one test and pair, the newest first.
+
+    A known regression keeps the earlier check's state. A clear check that decided nothing ends
+    failures alone: the release runs again.
+    """
+    is_running = False
+    for check in checks:
+        if check.state == CheckState.CLEAR and not check.compared:
+            is_running = True
+        elif check.state not in (CheckState.NOT_COMPARABLE, CheckState.KNOWN):
+            return None if is_running and check.state == CheckState.FAILED else check
+    return None
+
+
 def _explain_unknown(
     release: str, checks: Iterable[ReleaseCheck], compared: Sequence[ReleaseCheck]
 ) -> str:
@@ -260,7 +273,7 @@ def _explain_unknown(
     release_checks = [*checks, *(check for check in compared if check.b == release)]
     if any(check.state != CheckState.NOT_COMPARABLE for check in release_checks):
         tests = len({check.test_name for check in release_checks})
-        return f"compared in {pluralize(tests, 'test')}, without a verdict"
+        return f"compared in {pluralize(tests, 'test')}, nothing decided"
     newer = sorted({check.b for check in compared if check.a == release}, key=natural_sort_key)
     if newer:
         return f"only the base of comparisons, of {', '.join(newer)}"
@@ -301,13 +314,6 @@ def link_check(check: ReleaseCheck) -> str:
     if not check.comparison_id:
         return f"/campaigns/{quote(check.campaign_id, safe='')}"
     return f"/compare/{quote(check.comparison_id, safe='')}"
-
-
-def _is_compared(check: ReleaseCheck) -> bool:
-    """Return whether a check decides the state; a known regression keeps the earlier check's."""
-    if check.state in (CheckState.NOT_COMPARABLE, CheckState.KNOWN):
-        return False
-    return check.state != CheckState.CLEAR or check.compared > 0
 
 
 def _level(check: ReleaseCheck) -> AlarmLevel:

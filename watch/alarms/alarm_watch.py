@@ -62,10 +62,9 @@ def record_events(store: Store, rules: StatusRules, now_us: int) -> list[AlarmMe
     event_table = EventTable(store)
     # The recorded states are loaded first: of two rounds, the one with outdated ones records nothing.
     recorded = event_table.load_states()
-    confirmed = ReleaseCheckTable(store).list_checks(states=ANNOUNCED_STATES)
     events = [
         *find_state_changes(assess_all(store, now_us), recorded, now_us),
-        *find_regressions(confirmed, now_us),
+        *find_regressions(ReleaseCheckTable(store).list_checks(), now_us),
         *find_change_points(load_change_points(store), now_us),
     ]
     return event_table.record_events(events)
@@ -98,8 +97,8 @@ def find_state_changes(
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
     """Find confirmed regressions and failures; the table of events knows which ones are old."""
-    confirmed = (check for check in checks if check.state in ANNOUNCED_STATES)
-    return (_build_regression_event(check, now_us) for check in confirmed)
+    announced = (check for check in checks if check.state in ANNOUNCED_STATES)
+    return (_build_regression_event(check, now_us) for check in announced)
 
 
 def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[ChangePointRow]:

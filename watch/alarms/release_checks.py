@@ -52,7 +52,12 @@ from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.campaign_queries import load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.watch.alarms.alarm_overview import NO_CAMPAIGN, CheckState, describe_step
+from treehammer.watch.alarms.alarm_overview import (
+    NO_CAMPAIGN,
+    CheckState,
+    describe_step,
+    find_decisive,
+)
 from treehammer.watch.store.alarms import ReleaseCheckTable, hash_identity
 
 #: Reruns that may fail to decide.
@@ -190,8 +195,7 @@ def _check_campaign(
     for comparison in comparisons:
         sides = str(comparison.query.a), str(comparison.query.b)
         check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
-        state = _find_first_state(table, check, comparison)
-        check = _add_result(check, comparison, state)
+        check = _add_result(check, comparison, _find_first_state(table, check, comparison))
         if _list_failed_rows(comparison):
             of_b = Selection((campaign_id,), (Condition("axis_root", "=", check.b),))
             rows = store.measurements(of_b, ("failure_message",))
@@ -211,12 +215,11 @@ def _find_first_state(
         state = CheckState.FAILED
     else:
         return CheckState.CLEAR
-    for earlier in _list_same_checks(table, check):
-        if earlier.state != CheckState.KNOWN:
-            is_other = CheckState.FAILED in (earlier.state, state) and earlier.state != state
-            is_known = earlier.state in _OPEN_STATES and not is_other
-            return CheckState.KNOWN if is_known else state
-    return state
+    earlier = find_decisive(_list_same_checks(table, check))
+    if earlier is None or earlier.state not in _OPEN_STATES:
+        return state
+    is_other = CheckState.FAILED in (earlier.state, state) and earlier.state != state
+    return state if is_other else CheckState.KNOWN
 
 
 def _list_failed_rows(comparison: Comparison) -> list[VerdictRow]:
@@ -297,11 +300,11 @@ def _compare_versions(
 ) -> list[ReleaseCheck]:
     """Compare the versions of a server; empty without verdicts."""
     comparisons = _compare_values(store, selection, axis, (check.a, check.b), check.checked_us)
-    results = [
+    return [
         _add_result(check, comparison, _find_first_state(table, check, comparison))
         for comparison in comparisons
+        if any(Verdict(row.verdict).is_statistical for row in comparison.verdicts)
     ]
-    return [result for result in results if result.compared]
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
@@ -366,12 +369,12 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison)]
-    judged = [row for row in rows if Verdict(row.verdict).is_statistical]
+    decided = [row for row in rows if Verdict(row.verdict).is_decided]
     return replace(
         check,
         state=state,
         comparison_id=comparison.query.id,
-        compared=len(judged),
+        compared=len(decided),
         slower=len(slower),
         effect=slower[0].effect if slower else None,
         text="\n".join([*map(_describe_row, slower), *dict.fromkeys(failed)][:MAX_LISTED]),

@@ -350,9 +350,11 @@ class _KindTimeline:
     ) -> tuple[SiteState, str, str, StateEvidence]:
         """Return state, cause, reason and evidence at a time."""
         by_rules = current.by_rules
-        cause, decisive = _find_decisive_rule(current)
+        rules = sorted(current.rules.items())
+        worst = (rule for rule in rules if rule[1].state == by_rules)
+        cause, decisive = next(worst, (NO_RESULTS, None))
         reason = decisive.reason if decisive else "no results"
-        states = {name: change.state for name, change in sorted(current.rules.items())}
+        states = {name: change.state for name, change in rules}
         base = decisive.evidence if decisive else StateEvidence()
         evidence = replace(base, rules=states, memory=None)
         if (override := current.find_override(time_us)) is not None:
@@ -381,13 +383,6 @@ class _KindTimeline:
             evidence = replace(evidence, sites=tuple(sorted(self._event.members)))
             return SiteState.WARNING, CENTRAL_CAUSE, reason, evidence
         return by_rules, cause, reason, evidence
-
-
-def _find_decisive_rule(current: _SubjectState) -> tuple[str, StatusChangeRow | None]:
-    """Find the first rule with the worst state."""
-    by_rules = current.by_rules
-    worst = (item for item in sorted(current.rules.items()) if item[1].state == by_rules)
-    return next(worst, (NO_RESULTS, None))
 
 
 def _find_announcement(evidence: StateEvidence) -> str | None:

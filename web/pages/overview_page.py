@@ -332,14 +332,17 @@ def _count_failures(lines: SiteLines) -> Iterator[ui.Tile]:
 
 
 def _count_slower_variants(overview: Overview) -> ui.Tile:
-    """Count the slower variants of the comparison with most of them, the newest of several."""
+    """Count the slower variants of the comparison with most of them, the newest decided of several."""
     counts = [count_slower(summary.counts) for summary in overview.latest]
-    (slower, total, scope), row = max(
-        zip(counts, overview.described, strict=True), key=lambda pair: pair[0][0]
+    (slower, decided, total, scope), row = max(
+        zip(counts, overview.described, strict=True),
+        key=lambda pair: (pair[0][0], pair[0][1] > 0),
     )
+    state = "slower" if decided else "decided"
+    more = f", {total - decided:,} not decided," if 0 < decided < total else ""
     return ui.Tile(
         f"{slower:,} of {total:,}",
-        f"variants slower {scope}: {row['compared']}",
+        f"variants {state}{more} {scope}: {row['compared']}",
         link_to("comparison", comparison=row["comparison_id"]),
         "critical" if slower else "",
     )

@@ -270,9 +270,14 @@ def test_headline_is_of_the_widest_scope_with_a_verdict() -> None:
 def test_slower_variants_are_counted_once_for_all_sites() -> None:
     rows = [
         VerdictCount("cpu_per_event_s", label, "site", verdict, 20, 0.05)
-        for label, verdict in (("2%", "slower"), ("2%", "same"), ("5%", "same"))
+        for label, verdict in (
+            ("2%", "slower"),
+            ("2%", "same"),
+            ("5%", "same"),
+            ("9%", "undecided"),
+        )
     ]
-    assert count_slower(rows) == (1, 2, "by site")
+    assert count_slower(rows) == (1, 2, 3, "by site")
 
 
 def test_place_of_a_verdict_that_no_site_enters_has_no_number() -> None:

@@ -131,6 +131,9 @@ def test_comparisons_are_listed_once_below_the_tile_of_the_slowest(pages: Servic
     links = [link for link in page.list_links("/compare/") if not link.endswith("recompute=1")]
     assert links == ["/compare/worse", "/compare/new", "/compare/worse"]
     assert "1 of 1 variants slower by site" in page.text
+    pages.store.replace_comparison("worse", [], [build_verdict("worse", verdict="undecided")])
+    pages.store.replace_comparison("new", [], [build_verdict("new", verdict="different")])
+    assert "0 of 1 variants decided over sites" in pages.read("/").text
 
 
 def test_sites_with_less_efficiency_than_similar_ones_stand_out(pages: ServiceThread) -> None:
