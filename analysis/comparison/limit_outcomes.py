@@ -16,7 +16,11 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
-from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
+from treehammer.analysis.comparison.series_effects import (
+    SeriesEffect,
+    explain_few_units,
+    measure_effect,
+)
 from treehammer.analysis.comparison.series_sides import (
     ChecksumsBySlot,
     collect_checksums,
@@ -43,13 +47,7 @@ from treehammer.analysis.statistics.sample import (
     release_key,
     unify_hosts,
 )
-from treehammer.analysis.statistics.verdict import (
-    ALPHA,
-    MIN_HOSTS,
-    MIN_JOBS,
-    Verdict,
-    share_error_rate,
-)
+from treehammer.analysis.statistics.verdict import ALPHA, Verdict, share_error_rate
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
@@ -65,7 +63,7 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.text_formatting import format_counts, pluralize
+from treehammer.text_formatting import format_counts
 
 
 class LimitState(StrEnum):
@@ -319,17 +317,9 @@ class _LimitedCampaign:
         if enough and (estimate := estimate_over_hosts(scaled)):
             return _PendingOutcome(outcome, estimate, scale)
         why = "no interval: all values of a host, or means of hosts, are equal"
-        why = why if enough else self._explain_amount(outcome.units)
+        if not enough:
+            why = "; ".join(explain_few_units(outcome.units, "", self._is_paired)[1:])
         return _PendingOutcome(replace(outcome, why=why))
-
-    def _explain_amount(self, count: int) -> str:
-        """Explain that so few jobs, or launches, have no interval."""
-        unit, option = ("launch", "rounds") if self._is_paired else ("job", "repeats")
-        units = pluralize(count, unit, f"{unit}es" if self._is_paired else "")
-        return (
-            f"{units}; needed are {MIN_JOBS} on one host, 2 on each of two, or {MIN_HOSTS} hosts: "
-            f"-S {option}={2 * MIN_JOBS}"
-        )
 
     def _compare_with_base(
         self, limit: ExpectTable, metric: HeadlineMetric, axis: str, base: Scalar

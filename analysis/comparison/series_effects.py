@@ -329,11 +329,8 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         yield from _find_reading_reasons(effect)
     if effect.missing_jobs:
         hosts = {0: "no known host", 1: "one host"}.get(effect.hosts) or f"{effect.hosts:,} hosts"
-        yield RefusalReason(
-            Verdict.NOT_ENOUGH,
-            f"{pluralize(effect.jobs, 'job')} on {hosts}; needed are {MIN_JOBS} "
-            f"on one host, 2 on each of two, or {MIN_HOSTS} hosts",
-            f"submit more repeats (-S repeats={2 * MIN_JOBS})",
+        yield explain_few_units(
+            effect.launches or effect.jobs, f" on {hosts}", bool(effect.launches)
         )
     elif effect.estimate is None:
         yield RefusalReason(
@@ -341,6 +338,17 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
             "zero variance: all jobs gave the same ratio, which no clock does",
             "look for copied measurements or a coarse clock (`treehammer export`), read more events",
         )
+
+
+def explain_few_units(count: int, place: str, is_paired: bool) -> RefusalReason:
+    """Explain that so few jobs, or launches, have no interval."""
+    unit, plural, option = ("launch", "launches", "rounds") if is_paired else ("job", "", "repeats")
+    return RefusalReason(
+        Verdict.NOT_ENOUGH,
+        f"{pluralize(count, unit, plural)}{place}; needed are {MIN_JOBS} on one host, "
+        f"2 on each of two, or {MIN_HOSTS} hosts",
+        f"submit more {option} (-S {option}={2 * MIN_JOBS})",
+    )
 
 
 def _find_reading_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:

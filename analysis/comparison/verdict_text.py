@@ -302,7 +302,8 @@ def format_verdict(row: VerdictRow, *, with_plan: bool = True) -> str:
     words = [word_verdict(row.metric, row.verdict)]
     words += ["scatters"] * bool(row.evidence.scatter)
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
-        words.append(f"{pluralize(row.jobs_needed, 'job')} needed")
+        unit = "launches" if row.evidence.launches else "jobs"
+        words.append(f"{row.jobs_needed} {unit} needed")
     elif row.verdict in OPEN_VERDICTS and with_plan:
         words.append(_describe_plan(row))
     if row.evidence.unpaired:

@@ -138,7 +138,6 @@ def test_commands_are_compared_until_decided(
     assert "CPU time per run than command=A" in table
     assert "ms/run" in table
     summary = call_command("summary", settings).stdout
-    assert "wall_per_event_s" in summary
     assert "(ms/run)" in summary
     kept = call_command("run", settings, "--", *sides[0].split()).stdout.partition("Kept: ")[2]
     assert call_command("summary", settings, *shlex.split(kept)[2:]).exit_code == ExitCode.DONE

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, changed, evidence, is_b, rows
 
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison import series_effects, verdict_text
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     ComparisonQuery,
@@ -170,6 +170,8 @@ def test_launches_are_the_units_of_a_host() -> None:
     bare = measure_effect(series, DEFAULT_HEADLINE[0], "root", {})
     (pair,) = bare.pairs
     launched = replace(bare, pairs=(replace(pair, launches=(0.04, 0.05, 0.06)),))
+    few = replace(bare, pairs=(replace(pair, launches=(0.04, 0.05)),))
+    assert "2 launches on one host" in str([*series_effects.find_refusal_reasons(few)])
     assert (bare.missing_jobs, launched.missing_jobs, launched.launches) == (2, 0, 3)
     estimate = estimate_effect([launched])
     assert estimate is not None
