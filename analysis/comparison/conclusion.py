@@ -406,13 +406,17 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         return ""
     parts = [result.part for result in group if result.part]
     if len(group) > MAX_NAMED:
-        share = f"{len(group):,} of" if len(group) < scope.total else "all"
-        preposition = {"sites": "at"}.get(scope.noun, "in")
-        counted = f" {preposition} {share} {scope.total:,} {scope.noun}"
-        is_gap = share != "all" and not Verdict(group[0].row.verdict).is_statistical
+        counted = _count_parts(len(group), scope)
+        is_gap = len(group) < scope.total and not Verdict(group[0].row.verdict).is_statistical
         return f"{counted} ({join_names(parts, MAX_NAMED)})" if is_gap else counted
     text = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f" {text}" if text else ""
+
+
+def _count_parts(count: int, scope: _Scope) -> str:
+    preposition = "at" if scope.noun == "sites" else "in"
+    share = f"{count:,} of" if count < scope.total else "all"
+    return f" {preposition} {share} {scope.total:,} {scope.noun}"
 
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:

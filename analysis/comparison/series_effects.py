@@ -428,8 +428,8 @@ def measure_effect(
         data_comparison=compare_data(a, b, checksums, axis),
         estimate=None,
     )
-    forbidden = measured.data_comparison.forbids_comparison
-    judged = replace(measured, estimate=None if forbidden else estimate_effect([measured]))
+    is_other_data = measured.data_comparison in (DataComparison.DIFFERS, DataComparison.ALTERED)
+    judged = replace(measured, estimate=None if is_other_data else estimate_effect([measured]))
     reasons = list(find_refusal_reasons(judged))
     if not reasons:
         return judged

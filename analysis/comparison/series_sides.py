@@ -156,11 +156,6 @@ class DataComparison(Enum):
     ALTERED = "not the dataset's content"
     UNCHECKED = "not checked"
 
-    @property
-    def forbids_comparison(self) -> bool:
-        """Whether nothing may be compared."""
-        return self in (DataComparison.DIFFERS, DataComparison.ALTERED)
-
 
 #: Dataset hash, requested ROOT, site, storage site and door: one untimed checksum execution covers each.
 ChecksumSlot = tuple[str, str, str, str, str]

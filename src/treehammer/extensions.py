@@ -1,11 +1,9 @@
-"""Extensions: shipped modules found by their name, and entry points of other packages."""
+"""Extensions: entry points of other packages."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +56,3 @@ def load_extension(group: ExtensionGroup, name: str) -> Any:
                 hint="Repair or remove the package that declares it.",
             ) from error
     return None
-
-
-def load_declaration(group: ExtensionGroup, name: str, module: str, attribute: str) -> Any:
-    """Import what a shipped module declares, or the extension with this name; None without either.
-
-    Raises:
-        ConfigError: the extension cannot be imported.
-    """
-    if name.isidentifier() and find_spec(module):
-        return getattr(import_module(module), attribute)
-    return load_extension(group, name)

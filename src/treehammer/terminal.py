@@ -239,7 +239,7 @@ def print_early(*blocks: Block) -> None:
             if isinstance(block, str):
                 print_hint(block)
             else:
-                print_rows(block.rows, block.columns, title=block.title)
+                print_table(block.rows, block.columns, block.title)
 
 
 def print_notes(*lines: str) -> None:
@@ -362,11 +362,7 @@ def make_console() -> Console:
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[TableColumn],
-    *,
-    form: str = TABLE,
-    title: str = "",
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], *, form: str = TABLE
 ) -> None:
     """Print rows as a table of ``columns``; JSON and CSV hold the raw values of every key."""
     if form == JSON:
@@ -375,13 +371,20 @@ def print_rows(
         keys = list(dict.fromkeys(key for row in rows for key in row))
         click.echo(format_csv(rows, keys or [column.key for column in columns]), nl=False)
     else:
-        screen = make_console()
-        grid = build_grid(rows, columns, width=screen.width, title=title)
-        is_paged = all((len(rows) >= screen.height, screen.is_terminal, sys.stdin.isatty()))
-        if is_paged:  # the pager leaves the table on the screen at its end
-            os.environ.setdefault("LESS", "-FRX")
-        with screen.pager(styles=True) if is_paged else nullcontext():
-            screen.print(grid)
+        print_table(rows, columns)
+
+
+def print_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], title: str = ""
+) -> None:
+    """Print a table; one that is longer than the screen in the user's pager."""
+    screen = make_console()
+    grid = build_grid(rows, columns, width=screen.width, title=title)
+    is_paged = len(rows) >= screen.height and screen.is_terminal and sys.stdin.isatty()
+    if is_paged:  # the pager leaves the table on the screen at its end
+        os.environ.setdefault("LESS", "-FRX")
+    with screen.pager(styles=True) if is_paged else nullcontext():
+        screen.print(grid)
 
 
 def build_grid(

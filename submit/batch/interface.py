@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.errors import BatchError, ConfigError
-from treehammer.extensions import ExtensionGroup, load_declaration
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.verticals import VERTICALS, has_vertical
 
 if TYPE_CHECKING:
@@ -309,6 +310,7 @@ def find_batch(name: str) -> BatchDeclaration:
 
     Raises:
         UnknownBatchSystemError: neither a shipped module nor an installed package declares it.
+        ConfigError: the package's module cannot be imported.
     """
     kind = name.partition("@")[0]
     package = __package__
@@ -316,8 +318,11 @@ def find_batch(name: str) -> BatchDeclaration:
         package = f"{__package__}.{kind}"
     elif kind in VERTICALS and has_vertical(kind):
         package = f"treehammer.{kind}"
-    declaration: BatchDeclaration | None = load_declaration(
-        ExtensionGroup.BATCH_SYSTEMS, kind, f"{package}.{kind}_batch", "BATCH"
+    module = f"{package}.{kind}_batch"
+    declaration: BatchDeclaration | None = (
+        import_module(module).BATCH
+        if kind.isidentifier() and find_spec(module)
+        else load_extension(ExtensionGroup.BATCH_SYSTEMS, kind)
     )
     if declaration is None:
         verticals = filter(has_vertical, VERTICALS)

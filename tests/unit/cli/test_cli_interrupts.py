@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from captured_runs import run_captured
 
 from treehammer import cli
 from treehammer.errors import Interruption, NothingToDoError, add_global_options
@@ -66,7 +67,7 @@ def test_interrupted_commands_describe_remaining_state(
             ["compare", "6.38.00", "6.40.00"],
             "treehammer: interrupted; measurements stored so far are kept",
         ),
-        ("terminal.print_rows", ["config", "show"], "treehammer: interrupted\n"),
+        ("terminal.print_table", ["config", "show"], "treehammer: interrupted\n"),
     ],
 )
 def test_interrupted_step_describes_remaining_state(
@@ -131,9 +132,7 @@ def test_ctrl_c_in_finalizer_is_repeated(tmp_path: Path) -> None:
         "cli.cli.main = run\n"
         "face.main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
-    )
+    done = run_captured([sys.executable, "-c", code], timeout=50)
     assert done.returncode == 130
     assert done.stderr == "treehammer: interrupted\n"
 

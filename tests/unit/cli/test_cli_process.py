@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
+from captured_runs import run_captured
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -39,9 +40,7 @@ for command in COMMANDS.values():
 print(*sorted({*sys.modules} & {*sys.argv[1:]}))
 """
     heavy = ("sqlalchemy", "pydantic", "scipy", "numpy", "rich.console", "jinja2", "git", "psutil")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
-    )
+    done = run_captured([sys.executable, "-c", code, *heavy], check=True)
     assert done.stdout == "\n"
 
 
@@ -163,13 +162,10 @@ finally:
 
 
 def run_without(folder: Path, hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_captured(
         [sys.executable, "-c", SCRIPT, hidden, *arguments],
         cwd=folder,
         env={**os.environ, "TREEHAMMER_DATA_DIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -33,6 +33,7 @@ from treehammer.terminal import (
     TextTable,
     make_bar_columns,
     print_rows,
+    print_table,
     prints_rows,
     progress_bar,
 )
@@ -51,11 +52,8 @@ def test_wrong_place_of_a_file_is_an_error_of_the_command(number: int, exit_code
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
 def test_text_is_printed_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     wide = TableColumn("other", " " + "-" * 40)  # titles are folded to the table's width
-    print_rows(
-        [{"key": text, "other": ""}],
-        [TableColumn("key", f"head {text}"), wide],
-        title=f"title {text}",
-    )
+    columns = [TableColumn("key", f"head {text}"), wide]
+    print_table([{"key": text, "other": ""}], columns, f"title {text}")
     title, heading, cell = capsys.readouterr().out.splitlines()
     assert title.rstrip() == f"title {text}"
     assert heading.split("  ")[0] == f"head {text}"

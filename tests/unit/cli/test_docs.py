@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from repository_code import REPOSITORY
 
 from treehammer.verticals import VERTICALS
@@ -45,9 +45,7 @@ def test_every_attack_names_a_test() -> None:
 )
 def test_contributors_read_of_names_that_exist() -> None:
     """Names in capitals stand for the contributor's own: ``X_page.py``, ``CLIENT.title()``."""
-    paths = subprocess.run(
-        ["git", "ls-files"], cwd=REPOSITORY, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
+    paths = run_captured(["git", "ls-files"], cwd=REPOSITORY, check=True).stdout.splitlines()
     code = "\n".join(
         (REPOSITORY / path).read_text(encoding="utf-8", errors="replace")
         for path in paths
