@@ -75,8 +75,8 @@ def digest_file(
 
 def digest_blocks(
     blocks: Iterable[bytes],
-    advance: Callable[[int], None] | None = None,
-    copy: BinaryIO | None = None,
+    advance: Callable[[int], None] | None,
+    copy: BinaryIO | None,
 ) -> FileDigest:
     """Digest a file given as blocks, and write them to ``copy`` if that is given."""
     size, adler, sha = 0, 1, hashlib.sha256()

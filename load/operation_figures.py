@@ -203,7 +203,7 @@ def load_groupings(
     selection: Selection,
     keys: Sequence[FindKey],
     *,
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> list[list[OperationGroup]]:
     """Merge operations by each of several keys; see :func:`load_operations`."""
     needed = dict.fromkeys(("kind", *OUTCOME_COLUMNS, *columns))

@@ -276,6 +276,10 @@ def _describe_change(conditions: Conditions) -> str:
     return replace(conditions, latency_ms=None, bandwidth_mbit=None, cpu="").describe()
 
 
+#: Largest added round trip at which a crossing of two formats is searched for.
+MAX_CROSSING_MS = 500.0
+
+
 @dataclass(frozen=True)
 class FormatCrossing:
     """Added round trip at which both formats take equally long, its interval, and what then is faster."""
@@ -286,15 +290,12 @@ class FormatCrossing:
     faster_beyond: str
 
 
-def find_crossing(
-    known_reads: KnownReads, read: MeasuredRead, limit_ms: float = 500.0
-) -> FormatCrossing | None:
+def find_crossing(known_reads: KnownReads, read: MeasuredRead) -> FormatCrossing | None:
     """Find the added round trip at which a TTree and its RNTuple take equally long; None without one.
 
     Args:
         known_reads: all reads.
         read: of the TTree; others have none.
-        limit_ms: largest round trip that is tried.
     """
     if read.format != TTREE:
         return None
@@ -310,14 +311,14 @@ def find_crossing(
             return math.nan, 0.0
         return ttree.wall_s - rntuple.wall_s, math.hypot(ttree.half_width_s, rntuple.half_width_s)
 
-    low, high = 0.0, limit_ms
+    low, high = 0.0, MAX_CROSSING_MS
     (at_low, _), (at_high, _) = compare(low), compare(high)
     if math.isnan(at_low + at_high) or at_low * at_high >= 0:
         return None
     while high - low > 0.1:
         middle = (low + high) / 2
         low, high = (middle, high) if compare(middle)[0] * at_low > 0 else (low, middle)
-    (_, half_width_s), slope = compare(low), (at_high - at_low) / limit_ms
+    (_, half_width_s), slope = compare(low), (at_high - at_low) / MAX_CROSSING_MS
     width = half_width_s / abs(slope)
     faster = "RNTuple" if at_high > 0 else "TTree"
     return FormatCrossing(low, max(low - width, 0.0), low + width, faster)

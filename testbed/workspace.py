@@ -266,9 +266,8 @@ def run_program(
     hint: str = "",
     env: Mapping[str, str] | None = None,
     folder: Path = Path("/"),
-    text: str = "",
 ) -> str:
-    """Run a program; return its output.
+    """Run a program without input; return its output.
 
     Args:
         command: program and arguments.
@@ -276,13 +275,12 @@ def run_program(
         hint: remedy in the error.
         env: complete environment; the current one by default.
         folder: working folder.
-        text: standard input.
 
     Raises:
         TestbedError: it failed; with the end of its output.
     """
     result = subprocess.run(
-        command, env=env, cwd=folder, input=text, capture_output=True, text=True, check=False
+        command, env=env, cwd=folder, input="", capture_output=True, text=True, check=False
     )
     if result.returncode:
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-OUTPUT_LINES:]

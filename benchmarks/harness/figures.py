@@ -182,26 +182,18 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 # Plots
 
 
-def plot_points(
-    name: str,
-    title: str,
-    label: str,
-    series: Mapping[str, Sequence[float]],
-    *,
-    reference: float = 1.0,
-) -> None:
-    """Draw every point and the median of each series as ``results/NAME.svg``.
+def plot_points(name: str, title: str, label: str, series: Mapping[str, Sequence[float]]) -> None:
+    """Draw every point and the median of each series of ratios as ``results/NAME.svg``.
 
     Args:
         name: of the file.
         title: of the plot.
         label: of the value axis.
         series: name -> values; one row each, from top to bottom.
-        reference: position of a reference line.
     """
     canvas = Canvas(figsize=(7.2, 1.2 + 0.45 * len(series)), layout="constrained")
     axes = canvas.subplots()
-    axes.axvline(reference, color="0.6", linewidth=1)
+    axes.axvline(1.0, color="0.6", linewidth=1)
     for position, values in enumerate(series.values()):
         spread = np.linspace(-0.15, 0.15, len(values)) if len(values) > 1 else [0.0]
         axes.plot(values, position + np.asarray(spread), ".", color="tab:blue", alpha=0.5)

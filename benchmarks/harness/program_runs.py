@@ -46,13 +46,11 @@ class CommandAccount:
     peak_bytes: int
 
 
-def account_command(
-    command: Sequence[str | Path], *, accepted: Sequence[int] = (0,)
-) -> CommandAccount:
+def account_command(command: Sequence[str | Path]) -> CommandAccount:
     """Run a command in its own session and sample the memory of all its processes.
 
     Raises:
-        RuntimeError: it ended with a code that is not accepted.
+        RuntimeError: it failed.
     """
     start = time.monotonic()
     process = subprocess.Popen(
@@ -70,7 +68,7 @@ def account_command(
     wall_s = time.monotonic() - start
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in accepted:
+    if process.returncode:
         raise RuntimeError(f"{command} ended with {process.returncode}")
     return CommandAccount(wall_s, usage.ru_utime + usage.ru_stime, peak)
 

@@ -254,7 +254,7 @@ class RucioLogin:
 def find_login(
     option: OptionReader,
     environment: Mapping[str, str],
-    config: str = "rucio.cfg",
+    config: str,
     account: str = "",
 ) -> RucioLogin:
     """Find the credential that Rucio's client will present.

@@ -30,7 +30,7 @@ RATE_TITLE, COST_TITLE = "MB/s", "time through the cache ÷ direct"
 
 def load_cache_reads(
     snapshot: DatabaseSnapshot,
-    campaigns: tuple[str, ...] = (),
+    campaigns: tuple[str, ...],
     conditions: Sequence[Condition] = (),
     days: tuple[int | None, int | None] = (None, None),
 ) -> list[CacheRead]:

@@ -35,7 +35,7 @@ from treehammer.submit.campaigns.tracker import (
 )
 from treehammer.submit.campaigns.waiting_campaigns import OwnCampaigns
 from treehammer.submit.sites.site_registry import open_batch_system
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.text_formatting import ProgressFactory, pluralize
 
 if TYPE_CHECKING:
     from treehammer.analysis.status.site_uses import SiteUses
@@ -198,7 +198,7 @@ def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> Local
 
 
 def wait_for_campaign(
-    campaign: CampaignRow, settings: Settings, bars: ProgressFactory = no_progress
+    campaign: CampaignRow, settings: Settings, bars: ProgressFactory
 ) -> CampaignCount:
     """Collect until every job of a campaign has ended, with a progress bar."""
     with (

@@ -206,7 +206,7 @@ def _end_hopeless(
 
 
 def judge_and_store(
-    store: Store, campaign: CampaignRow, notify: Notify, delta: float | None = None
+    store: Store, campaign: CampaignRow, notify: Notify, delta: float | None
 ) -> Sequence[ComparisonResult]:
     """Compare what a campaign compares, and store the verdicts; empty where nothing can be compared."""
     rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)

@@ -361,12 +361,12 @@ def _add_explanation(
     return replace(row, evidence=replace(row.evidence, explanation=explanation))
 
 
-def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
-    """List the uses of all sites and doors, or of one site, by the states as last evaluated."""
+def list_uses(store: ResultsReader) -> SiteUses:
+    """List the uses of all sites and doors by the states as last evaluated."""
     return SiteUses(
         {
             (row.subject_kind, row.site): use_by_state(row)
-            for row in list_current_states(store, site=site, doors=True)
+            for row in list_current_states(store, doors=True)
             if row.subject_kind in JUDGED_KINDS
         }
     )
