@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import LOOKS, WatchedTab
+from captured_runs import commit_all, make_repository, run_captured
 from page_database import CAMPAIGN, RATES, STEPS, add_load_campaign
 from playwright.sync_api import Browser
 from service_process import serve_folder
@@ -65,9 +66,8 @@ def running(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
     may_end = folder / "may-end"
     (test / "run.sh").write_text(SCRIPT.replace("MAY_END", str(may_end)), encoding="utf-8")
     (test / "run.sh").chmod(0o755)
-    git = ["git", "-C", str(test), "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Wait"]):
-        subprocess.run([*git, *words], check=True)
+    make_repository(test)
+    commit_all(test)
     submitting = subprocess.Popen(
         [*treehammer(folder), "submit", f"{test}@HEAD:.", "--wait"],
         stdout=subprocess.PIPE,
@@ -146,11 +146,8 @@ def test_rerun_command_plans_same_jobs(running: Running, open_tab: Visit) -> Non
     command = tab.page.locator("#again ~ pre code").first.inner_text()
     words = shlex.split(command)
     assert words[0] == "treehammer"
-    done = subprocess.run(
-        [*treehammer(running.folder), *words[1:], "--dry-run", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_captured(
+        [*treehammer(running.folder), *words[1:], "--dry-run", "--json"], check=True
     )
     (plan,) = json.loads(done.stdout)
     assert (plan["jobs"], plan["measurements"]) == (6, 6)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import page_database
 import pytest
 from browser import WatchedTab
+from local_servers import serve_http
 from playwright.sync_api import expect
 
 from treehammer.config import load_settings
@@ -24,11 +22,6 @@ MAX_LOADED_BYTES = 145_000
 
 _SUM_LOADED = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
     .reduce((sum, entry) => sum + entry.decodedBodySize, 0)"""
-
-
-class _QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +38,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> PublishedSite:
 @pytest.fixture(scope="module")
 def address(site: PublishedSite) -> Iterator[str]:
     """Address of a server of static files."""
-    handler = partial(_QuietHandler, directory=str(site.folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serve_http(folder=site.folder) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_pages_are_accessible_and_small(

@@ -13,10 +13,10 @@ def write_info(
     stored: list[int],
     *accesses: tuple[int, int, int],
     block: int = 1000,
-    size: int = 9500,
     detached: int = 7,
 ) -> None:
-    """Write a ``.cinfo`` with stored blocks and accesses (bytes hit, missed, bypassed)."""
+    """Write the ``.cinfo`` of a file of 9,500 bytes with stored blocks and accesses (bytes hit, missed, bypassed)."""
+    size = 9500
     store = struct.pack("<qqqqqIi", block, size, 5, 0, len(accesses), 2, len(accesses))
     bits = sum(1 << number for number in stored).to_bytes(((size - 1) // block + 8) // 8, "little")
     rows = [struct.pack("<qqiiiiqqq", 6, detached, 1, 1, 0, 0, *counts) for counts in accesses]

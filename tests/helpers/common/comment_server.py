@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from local_servers import send_answer
+
 #: Number of the token's user; others have comments, too.
 OWN, OTHER = 7, 8
 
@@ -60,13 +62,7 @@ class CommentServer:
                 document = json.loads(self.rfile.read(length)) if length else None
                 server.headers = dict(self.headers)
                 status, answer = server.answer(self.command, self.path, document)
-                content = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                for name, value in server.refusal_headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
+                send_answer(self, status, json.dumps(answer).encode(), **server.refusal_headers)
 
             do_GET = do_POST = do_PATCH = do_PUT = _answer  # noqa: N815
 

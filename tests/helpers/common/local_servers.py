@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
+from captured_runs import run_captured
 from machine_requirements import skip_or_fail
 
 
@@ -38,9 +38,7 @@ def make_authority(folder: Path) -> Path:
         ("x509", "-in", str(file), "-noout", "-hash"),
     ):
         out = ("-keyout", str(file), "-out", str(file)) if command[0] == "req" else ()
-        done = subprocess.run(
-            ["openssl", *command, *out], check=True, capture_output=True, text=True
-        )
+        done = run_captured(["openssl", *command, *out], check=True)
     (folder / f"{done.stdout.strip()}.0").symlink_to(file)
     return file
 
@@ -72,6 +70,20 @@ def serve_http(
         finally:
             server.shutdown()
             thread.join()
+
+
+def send_answer(
+    handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str
+) -> None:
+    """Send a complete answer, without its body to HEAD; ``_`` in the name of a header is a hyphen."""
+    stated = {name.replace("_", "-"): value for name, value in headers.items()}
+    handler.send_response(status)
+    for name, value in {"Content-Length": str(len(body)), **stated}.items():
+        handler.send_header(name, value)
+    with suppress(ConnectionError):
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
 
 
 def drip(connection: socket.socket) -> None:
@@ -201,14 +213,7 @@ class LyingDoor(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content_Length": str(len(body)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        with suppress(ConnectionError):
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+    answer = send_answer
 
     def do_HEAD(self) -> None:
         kind = self.path.split("/")[1]
@@ -309,15 +314,14 @@ class Pool(BaseHTTPRequestHandler):
         self.requests.append((self.command, self.headers["Authorization"]))
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         asked = self.headers["Range"]
-        body = CONTENT if self.command == "GET" else b""
-        self.send_response(206 if asked else 201 if self.command == "PUT" else 200)
         if asked:
             first, last = map(int, asked.removeprefix("bytes=").split("-"))
-            body = CONTENT[first : last + 1]
-            self.send_header("Content-Range", f"bytes {first}-{last}/{SIZE}")
-        self.send_header("Content-Length", str(SIZE if self.command == "HEAD" else len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            stated = f"bytes {first}-{last}/{SIZE}"
+            send_answer(self, 206, CONTENT[first : last + 1], Content_Range=stated)
+        elif self.command in ("GET", "HEAD"):
+            send_answer(self, 200, CONTENT)
+        else:
+            send_answer(self, 201 if self.command == "PUT" else 200)
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do_PROPFIND = handle_request  # noqa: N815
 
@@ -330,11 +334,7 @@ class Redirector(Pool):
 
     def handle_request(self) -> None:
         self.requests.append((self.command, self.headers["Authorization"]))
-        self.send_response(307)
-        self.send_header("Location", self.target + self.path)
-        self.send_header("Content-Length", "0")
-        self.send_header("Connection", "close")
-        self.end_headers()
+        send_answer(self, 307, Location=self.target + self.path, Connection="close")
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do_PROPFIND = handle_request  # noqa: N815
 

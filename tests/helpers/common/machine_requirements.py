@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from captured_runs import run_captured
 
 from treehammer import config
 from treehammer.collectors.shared_files import hold_lock
@@ -44,7 +45,7 @@ def find_python(version: str) -> str:
             return str(path)
     program = shutil.which(f"python{version}")
     if program:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        done = run_captured([program, "--version"])
         if f"Python {version}." in done.stdout + done.stderr:
             return program
     return ""

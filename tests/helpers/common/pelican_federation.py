@@ -6,6 +6,8 @@ import itertools
 import json
 from http.server import BaseHTTPRequestHandler
 
+from local_servers import send_answer
+
 CONTENT = bytes(range(256)) * 8
 OBJECTS = "/api/v1.0/director/object"
 
@@ -19,6 +21,7 @@ class Federation(BaseHTTPRequestHandler):
     asked: list[tuple[str, str, str | None]] = []
     endpoint = ""
     is_cache_plain = False
+    answer = send_answer
     orders = itertools.cycle(((1, 2), (2, 1)))
 
     def do_GET(self) -> None:
@@ -47,11 +50,3 @@ class Federation(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.do_GET()
-
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)

@@ -5,8 +5,14 @@ Its C++ is that of a cached release, from another environment.
 
 from __future__ import annotations
 
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
+
+import pytest
+
+from treehammer.collectors.software.wheel_installation import WheelInstaller
 
 RELEASE, PACKAGE = "6.42.00", "6.42.0"
 #: Environment variable with names that the module ROOT has lost.
@@ -91,13 +97,14 @@ def write_planted_wheels(folder: Path, environment: Path) -> None:
     packages = next((environment / "lib").glob("python3*/site-packages"))
     module = _MODULE.format(release=RELEASE, packages=str(packages), lost=LOST_VARIABLE)
     files = {"ROOT/__init__.py": module, "ROOT/lib64/libRootCore.so.6": "none reads it"}
-    _write_wheel(folder, "root", PACKAGE, files, "Requires-Dist: cppjit>=0.1\n")
-    _write_wheel(folder, "cppjit", "0.1.0", {"cppjit/__init__.py": ""})
+    write_wheel(folder, "root", PACKAGE, files, "Requires-Dist: cppjit>=0.1\n")
+    write_wheel(folder, "cppjit", "0.1.0", {"cppjit/__init__.py": ""})
 
 
-def _write_wheel(
+def write_wheel(
     folder: Path, name: str, version: str, files: dict[str, str], requirement: str = ""
 ) -> None:
+    """Write a wheel of some files into a folder."""
     info = f"{name}-{version}.dist-info"
     files = {
         **files,
@@ -108,3 +115,17 @@ def _write_wheel(
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
+
+
+def install_from(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Install releases from the wheels of a folder, with this environment's pip: a new one takes long."""
+
+    def create_environment(installer: WheelInstaller) -> None:
+        venv.create(installer.folder, symlinks=True)
+        target = next(Path(installer.folder).glob("lib/python3*/site-packages"))
+        for path in Path(sysconfig.get_path("purelib")).glob("pip*"):
+            (target / path.name).symlink_to(path)
+
+    patch.setattr(WheelInstaller, "create_environment", create_environment)
+    patch.setenv("PIP_NO_INDEX", "1")
+    patch.setenv("PIP_FIND_LINKS", str(folder))

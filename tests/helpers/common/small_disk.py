@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 
 
 class SmallDisk:
@@ -34,7 +35,7 @@ def mounted_small_disk(folder: Path, size_mb: int) -> Iterator[SmallDisk]:
     """Mount a small disk; skip the test without permission to mount."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    done = run_captured(mount)
     if done.returncode:
         pytest.skip(f"mounting a small disk needs root: {done.stderr.strip()}")
     try:

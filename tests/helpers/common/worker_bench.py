@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import zipfile
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from job_factory import make_execution, make_job
 
 from treehammer.collectors import worker_zipapp
@@ -86,14 +86,11 @@ class WorkerBench:
     ) -> WorkerResult:
         """Write the job, run the worker on it and read the results."""
         self.write_job(payload, *executions, **rest)
-        done = subprocess.run(
+        done = run_captured(
             self.command(python=python),
             cwd=self.folder,
             env={**os.environ, **(env or {})},
-            capture_output=True,
-            text=True,
             timeout=600,
-            check=False,
         )
         return self.read_result(done.returncode, done.stdout, done.stderr)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from captured_runs import commit_all, make_repository, run_git
 
 TEST_TOML = """
 [test]
@@ -33,20 +34,12 @@ with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
 """
 
 
-def run_git(folder: Path, *arguments: str) -> str:
-    """Run Git with a fixed author."""
-    author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    command = ["git", "-C", str(folder), *author, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def make_library(folder: Path, commits: int, changed: int, broken: int = -1) -> list[str]:
     """Make a repository; from the commit ``changed`` on (from 0) the library does 30 % more steps.
 
     ``broken`` is the number of a commit that cannot be built.  Returns the commits, oldest first.
     """
-    folder.mkdir()
-    run_git(folder, "init", "--quiet", "--initial-branch", "main")
+    make_repository(folder)
     for number in range(commits):
         factor = 1.3 if number >= changed else 1.0
         (folder / "library.py.in").write_text(
@@ -57,8 +50,7 @@ def make_library(folder: Path, commits: int, changed: int, broken: int = -1) -> 
             if number == broken
             else "cp library.py.in library.py\n"
         )
-        run_git(folder, "add", ".")
-        run_git(folder, "commit", "--quiet", "--message", f"Revise library, part {number}")
+        commit_all(folder, f"Revise library, part {number}")
     return run_git(folder, "log", "--reverse", "--format=%H").splitlines()
 
 

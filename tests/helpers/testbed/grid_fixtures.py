@@ -98,36 +98,23 @@ class Grid:
         """Return the names of the sites known to the collector."""
         return set(self.run_condor_command("condor_status", "-af", "GLIDEIN_Site").split())
 
-    def stop_site(self, site: str) -> None:
-        """Stop a site: its jobs are evicted at once and no job starts there."""
+    @contextmanager
+    def without_site(self, site: str) -> Iterator[None]:
+        """Stop a site while the block runs: its jobs are evicted at once and no job starts there."""
         self.run_admin_command("condor_off", "-fast", "-subsystem", f"STARTD_{site}")
         self.wait_until(lambda: not self._startd_processes(site), f"{site} stops")
         self.wait_until(lambda: site not in self.registered_sites(), f"{site} is forgotten")
-
-    def start_site(self, site: str) -> None:
-        """Start a stopped site."""
-        self.run_admin_command("condor_on", "-subsystem", f"STARTD_{site}")
-        self.wait_until(lambda: site in self.registered_sites(), f"{site} is back")
-
-    @contextmanager
-    def without_site(self, site: str) -> Iterator[None]:
-        """Stop a site while the block runs."""
-        self.stop_site(site)
         try:
             yield
         finally:
-            self.start_site(site)
+            self.run_admin_command("condor_on", "-subsystem", f"STARTD_{site}")
+            self.wait_until(lambda: site in self.registered_sites(), f"{site} is back")
 
     # -- processes
 
     def startd_pid(self, site: str) -> int:
         """Return the pid of a site's startd."""
         (pid,) = self._startd_processes(site)
-        return pid
-
-    def schedd_pid(self) -> int:
-        """Return the pid of the schedd."""
-        (pid,) = self._daemon_processes(lambda words: words[0].endswith("condor_schedd"))
         return pid
 
     def starter_pids(self, site: str) -> list[int]:
@@ -151,19 +138,19 @@ class Grid:
                     pids.append(process.pid)
         return pids
 
-    def kill_startd(self, site: str, *, with_jobs: bool = True) -> None:
-        """Kill a site's startd, by default with its jobs, as when a machine fails.
+    def kill_startd(self, site: str) -> None:
+        """Kill a site's startd with its jobs, as when a machine fails.
 
         The master restarts it within seconds; see :meth:`wait_until`.
         """
-        pid = self.startd_pid(site)
-        children = psutil.Process(pid).children(recursive=True) if with_jobs else []
-        for victim in (pid, *(child.pid for child in children)):
-            _kill_process(victim)
+        startd = psutil.Process(self.startd_pid(site))
+        for victim in (startd, *startd.children(recursive=True)):
+            _kill_process(victim.pid)
 
     def kill_schedd(self) -> None:
         """Kill the schedd; the master restarts it within seconds."""
-        _kill_process(self.schedd_pid())
+        (pid,) = self._daemon_processes(lambda words: words[0].endswith("condor_schedd"))
+        _kill_process(pid)
 
     wait_until = staticmethod(wait_until)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import replica_files
 from click.testing import CliRunner
 from grid_fixtures import Grid
 
@@ -20,11 +20,8 @@ from treehammer.datasets.rucio.rucio_conversions import ReplicationRule
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.testbed.components import rucio_server
-from treehammer.testbed.components.xrootd_storage import programs_folder, rse_name
+from treehammer.testbed.components.xrootd_storage import programs_folder
 from treehammer.testbed.debian_packages import SUITE
-
-#: Seconds to wait for the expected state of a rule.
-TIMEOUT_S = 120.0
 
 
 @contextmanager
@@ -43,46 +40,6 @@ def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
             yield Client()
         finally:
             clean_cached_config()
-
-
-def upload_files(client: Any, files: Sequence[Path], site: str, dataset: str) -> dict[str, str]:
-    """Upload files to a site, group them in a dataset of scope ``hctest``; return its DID."""
-    from rucio.client.uploadclient import UploadClient
-
-    names = [f"{dataset}/{path.name}" for path in files]
-    UploadClient(client).upload(
-        [
-            {
-                "path": str(path),
-                "rse": rse_name(site),
-                "did_scope": "hctest",
-                "did_name": name,
-                "register_after_upload": True,
-            }
-            for path, name in zip(files, names, strict=True)
-        ]
-    )
-    client.add_dataset("hctest", dataset, files=[{"scope": "hctest", "name": n} for n in names])
-    return {"scope": "hctest", "name": dataset}
-
-
-def add_rule(client: Any, did: dict[str, str], expression: str, copies: int) -> str:
-    """Request replicas and return the rule's id."""
-    (rule,) = client.add_replication_rule(
-        [did], copies, expression, grouping="ALL", activity="Functional Test", lifetime=3600
-    )
-    return str(rule)
-
-
-def wait_for_rule(
-    client: Any, rule: str, *states: str, patience_s: float = TIMEOUT_S
-) -> dict[str, Any]:
-    """Wait until a rule is in one of the states and return the rule."""
-    end = time.monotonic() + patience_s
-    while (current := client.get_replication_rule(rule))["state"] not in states:
-        assert time.monotonic() < end, f"{current['state']} after {patience_s:.0f} s: {current}"
-        time.sleep(0.5)
-    return dict(current)
 
 
 def list_pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> dict[str, str]:
@@ -158,6 +115,13 @@ class RucioUser:
             if worst_states.get(row["site"], "good") == "good":
                 worst_states[row["site"]] = row["state"]
         return worst_states
+
+    def path_on_disk(self, site: str, name: str) -> Path:
+        """Return the path of a file's replica on a site's disk."""
+        did = {"scope": "hctest", "name": name}
+        with rucio_client(self.grid, "hammer") as client:
+            (pfn,) = list_pfns(client, did, site).values()
+        return replica_files.path_behind_url(self.grid.box, site, pfn)
 
     def own_rules(self, name: str) -> tuple[ReplicationRule, ...]:
         """List the user's own rules for a dataset."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from captured_runs import run_captured
 from machine_requirements import skip_or_fail
 from polling import wait_until
 
@@ -96,9 +97,7 @@ def run_slurm(folder: Path) -> Iterator[Mapping[str, str]]:
                 )
 
         def run(*command: str) -> str:
-            return subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=30, check=False
-            ).stdout
+            return run_captured(command, env=environment, timeout=30).stdout
 
         wait_until(lambda: run("sinfo", "-h", "-o", "%t").strip() == "idle", "a node", 30)
         yield variables

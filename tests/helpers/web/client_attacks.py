@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 import httpx
+from measurement_factory import make_measurement
 from proxied_service import USER_HEADER, VICTIM, ProxiedService
-from service_thread import make_body, make_sent_measurement
+from service_thread import make_body
 
 from treehammer.web.service.proxy_setup import SECRET_HEADER
 
@@ -113,12 +114,11 @@ def open_many_requests(service: ProxiedService) -> str:
 @attack("200,000 extras in one request")
 def send_many_extras(service: ProxiedService) -> str:
     key = service.make_key("mallory").text
-    document = make_body([make_sent_measurement("extras", campaign_id="extras")])
+    document = make_body([make_measurement("extras", campaign_id="extras")])
     document["measurements"][0]["extras"] = {f"e{n}": 1.0 for n in range(200_000)}
     extras = {f"e{n}": 1.0 for n in range(256)}
     many = [
-        make_sent_measurement(position=p, campaign_id="extras", extras=extras)
-        for p in range(1, 501)
+        make_measurement(position=p, campaign_id="extras", extras=extras) for p in range(1, 501)
     ]
     alone, together = service.post(document, key), service.send(key, *many)
     service.require_service()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from certificate_authority import CertificateAuthority
+from local_servers import send_answer
 
 from treehammer.collectors.worker.service_client import ServiceEndpoint
 
@@ -38,9 +39,9 @@ ReplyScript = Callable[[list[dict[str, Any]]], StubReply | None]
 class IngestStub:
     """Stores uploads in :attr:`records`; can be stopped and started again on the same port."""
 
-    def __init__(self, folder: Path, authority: CertificateAuthority | None = None) -> None:
-        self.authority = authority or CertificateAuthority(folder)
-        self.ca = self.authority.ca
+    def __init__(self, folder: Path) -> None:
+        authority = CertificateAuthority(folder)
+        self.ca = authority.ca
         self.records: dict[str, dict[str, Any]] = {}
         self.times: list[float] = []
         self.posts: list[int] = []
@@ -48,7 +49,7 @@ class IngestStub:
         self.script: ReplyScript = lambda _: None
         self._port = 0
         self._server: ThreadingHTTPServer | None = None
-        self._certificate = self.authority.issue_server_certificate()
+        self._certificate = authority.issue_server_certificate()
         self.start()
 
     @property
@@ -94,11 +95,7 @@ class IngestStub:
         reply = self.script(sent) or self._store_records(sent)
         time.sleep(reply.after_s)
         text = reply.document if isinstance(reply.document, str) else json.dumps(reply.document)
-        handler.send_response(reply.status)
-        for name, value in {"Content-Length": str(len(text)), **reply.headers}.items():
-            handler.send_header(name, value)
-        handler.end_headers()
-        handler.wfile.write(text.encode())
+        send_answer(handler, reply.status, text.encode(), **reply.headers)
 
     def _store_records(self, sent: list[dict[str, Any]]) -> StubReply:
         new, conflicting = 0, []
@@ -113,8 +110,6 @@ class IngestStub:
 
 
 class _QuietHttpServer(ThreadingHTTPServer):
-    allow_reuse_address = True
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect, which tests do on purpose."""
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from captured_runs import run_captured
 from certificate_authority import CertificateAuthority, find_free_port
 
 from treehammer import config
@@ -150,7 +151,7 @@ def run_nagios(folder: Path, url: str, services: str) -> Iterator[Path]:
     group = grp.getgrgid(os.getgid()).gr_name
     main.write_text(_NAGIOS_FRAME.format(folder=folder, user=getpass.getuser(), group=group))
     nagios = str(find_nagios())
-    checked = subprocess.run([nagios, "-v", str(main)], capture_output=True, text=True, check=False)
+    checked = run_captured([nagios, "-v", str(main)])
     assert checked.returncode == 0, checked.stdout
     with _run([nagios, str(main)], folder):
         yield folder / "status.dat"
@@ -188,10 +189,8 @@ def run_alertmanager(folder: Path, webhook: str, mail_port: int) -> Iterator[int
         text = text.replace(shipped, value)
     file = folder / "alertmanager.yml"
     file.write_text(text)
-    checked = subprocess.run(
-        [find_prometheus("amtool"), "check-config", file],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    checked = run_captured(
+        [find_prometheus("amtool"), "check-config", file])  # fmt: skip
     assert checked.returncode == 0, checked.stdout + checked.stderr
     command = [
         str(_relocate_alertmanager(folder)), f"--config.file={file}", f"--storage.path={folder / 'data'}",

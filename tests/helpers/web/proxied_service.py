@@ -7,8 +7,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
-from monitoring_servers import run_proxy
+from monitoring_servers import CADDY, NGINX, run_proxy
 from service_thread import make_body
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -105,7 +105,7 @@ class ProxiedService:
 
     # Clients
 
-    def open_socket(self, source: str = ATTACKER) -> socket.socket:
+    def open_socket(self, source: str) -> socket.socket:
         """Connect to the proxy from an address, without a handshake."""
         return socket.create_connection(
             ("127.0.0.1", self._ports[1]), timeout=PATIENCE_S, source_address=(source, 0)
@@ -152,9 +152,9 @@ class ProxiedService:
         engine.dispose()
         return key
 
-    def require_service(self, times: int = 3) -> None:
+    def require_service(self) -> None:
         """Check that a client from another address is served."""
-        for _ in range(times):
+        for _ in range(3):
             answer = self.get("/api/v1/health", source=VICTIM)
             assert (answer.status_code, answer.json()["status"]) == (200, "ok"), self.read_log()
 
@@ -177,3 +177,13 @@ def run_proxied_service(
             yield service
         finally:
             service.kill()
+
+
+@contextmanager
+def run_both_proxies(make_folder: Callable[[str], Path]) -> Iterator[list[ProxiedService]]:
+    """Run a service behind each proxy, in a folder of the proxy's name."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(run_proxied_service(make_folder(proxy), proxy))
+            for proxy in (NGINX, CADDY)
+        ]

@@ -16,7 +16,8 @@ from typing import Any
 
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
-from service_thread import make_body, make_sent_measurement
+from measurement_factory import make_measurement
+from service_thread import make_body
 
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
@@ -149,7 +150,6 @@ class ClientCrowd:
     Args:
         services: used in turn by each client.
         token: of all clients.
-        clients: number of threads.
         batch: measurements per request.
         twice: whether two clients send every measurement.
     """
@@ -159,7 +159,6 @@ class ClientCrowd:
         services: Sequence[RunningService],
         token: str,
         *,
-        clients: int = 6,
         batch: int = 4,
         twice: bool = False,
     ) -> None:
@@ -178,7 +177,7 @@ class ClientCrowd:
         self._go.set()
         self._busy = 0
         self._threads = [
-            threading.Thread(target=self._run_client, args=(number,)) for number in range(clients)
+            threading.Thread(target=self._run_client, args=(number,)) for number in range(6)
         ]
 
     def start(self) -> None:
@@ -237,7 +236,7 @@ class ClientCrowd:
 
     def _send_until_acknowledged(self, number: int, job: str) -> None:
         measurements = [
-            make_sent_measurement(job, position=p, host=f"node {p}", extras={"p": p})
+            make_measurement(job, position=p, host=f"node {p}", extras={"p": p})
             for p in range(1, self.batch + 1)
         ]
         body = pack_measurements(measurements)

@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 import uvicorn
-from measurement_factory import make_measurement
 from page_contents import PageContents
 from page_database import fill_database
 from starlette.types import ASGIApp
@@ -39,13 +38,11 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.service_process import configure_uvicorn
 
 MASTER_KEY = b"m" * 32
+#: Headers of a browser, which is answered with a page.
+BROWSER = {"Accept": "text/html,*/*"}
 
 # Clients of a service without TLS. By default each client loads all certificate authorities.
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-#: Creates a measurement as a worker sends it.
-make_sent_measurement = make_measurement
 
 
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:

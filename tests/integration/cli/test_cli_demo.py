@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from captured_runs import run_captured
 from certificate_authority import find_free_port
 from console import agrees, commands, normalize, run
 from polling import wait_until
@@ -64,12 +65,8 @@ def test_both_releases_measure_all_variants_in_both_modes(demo_run: DemoRun) -> 
 
 
 def test_demo_uses_checkout_history(demo_run: DemoRun) -> None:
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        cwd=demo_run.folder,
-        capture_output=True,
-        text=True,
-        check=True,
+    head = run_captured(
+        ["git", "rev-parse", "HEAD"], cwd=demo_run.folder, check=True
     ).stdout.strip()
     assert query(demo_run, "select distinct commit_id, dirty, ref, test_path from results") == [
         (head, 0, "HEAD", "hctests/ttree-read")
@@ -226,13 +223,7 @@ def list_users(folder: Path) -> list[Path]:
 def test_demo_leaves_no_files_behind(demo_run: DemoRun) -> None:
     # The local runner waits some seconds for further jobs.
     wait_until(lambda: not list_users(demo_run.folder / "demo-results"), "the runner leaves")
-    changed = subprocess.run(
-        ["git", "status", "--porcelain"],
-        cwd=demo_run.folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    changed = run_captured(["git", "status", "--porcelain"], cwd=demo_run.folder, check=True)
     # A real clone differs only by the link to this environment.
     assert [line for line in changed.stdout.splitlines() if ".venv" not in line] == []
 

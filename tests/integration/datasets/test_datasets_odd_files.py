@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from tiny_dataset import WRITE_ODD_FILES, list_ntuple_pages
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -249,7 +250,7 @@ def test_branches_that_fail_together_are_left_out(
 ) -> None:
     python = Path(software("6.40.00").location) / "bin" / "python"
     command = [str(python), "-W", "ignore", "-c", REDUCE]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = run_captured(command, check=True)
     failures, killed = done.stdout.splitlines()[-2:]
     assert failures == (
         '{"5": "together with others was ended by SIGABRT", "9": "together with others failed"}'

@@ -278,9 +278,9 @@ def merged_catalogue(
     return catalogue_with_all
 
 
-def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
     with uproot.open(path) as file:
-        arrays: dict[str, np.ndarray[Any, Any]] = file[tree].arrays(library="np")
+        arrays: dict[str, np.ndarray[Any, Any]] = file["events"].arrays(library="np")
     return arrays
 
 

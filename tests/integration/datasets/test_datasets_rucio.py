@@ -55,13 +55,6 @@ def make_files(size: int = 400_000) -> dict[str, bytes]:
     return {"one.root": os.urandom(size), "two.root": os.urandom(1000)}
 
 
-def on_disk(grid: Grid, site: str, name: str) -> Path:
-    with rucio_users.rucio_client(grid, "hammer") as client:
-        did = {"scope": "hctest", "name": name}
-        (pfn,) = rucio_users.list_pfns(client, did, site).values()
-    return replica_files.path_behind_url(grid.box, site, pfn)
-
-
 def test_place_creates_verified_replicas_at_all_sites(hammer: RucioUser, placed: str) -> None:
     printed = (hammer.home / "printed").read_text()
     assert printed.count("complete  3 of 3") == len(SITES)
@@ -131,7 +124,7 @@ def test_names_follow_templates_that_the_server_accepts(hammer: RucioUser) -> No
 
 
 def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: str) -> None:
-    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
+    replica_files.corrupt_file(hammer.path_on_disk("SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
     rows = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
     assert {name: row["state"] for name, row in rows.items()} == {
@@ -152,7 +145,7 @@ def test_unprivileged_account_declares_replica_suspicious(
 ) -> None:
     write_dataset(hammer.datasets, "suspicious", make_files(1000))
     hammer.run_datasets("place", "suspicious", "--sites", "SITE_A")
-    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
+    replica_files.corrupt_file(hammer.path_on_disk("SITE_A", "suspicious.two.root"))
     words = ("verify", "suspicious", "--sites", "rse=SITE_A_DATA", "--full", "--declare")
     (told,) = [row["declared"] for row in guest.datasets_rows(*words, code=1) if row["declared"]]
     assert "only an administrator" in told
@@ -161,7 +154,7 @@ def test_unprivileged_account_declares_replica_suspicious(
 def test_replica_missing_on_storage_is_refused(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "pretended-b", make_files(1000))
     hammer.run_datasets("place", "pretended-b", "--sites", "SITE_A,SITE_B")
-    on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
+    hammer.path_on_disk("SITE_B", "pretended-b.one.root").unlink()
     states = hammer.replica_states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
     assert states == {"SITE_A": "good", "SITE_B": "missing"}
     words = ("verify", "pretended-b", "--sites", "site=SITE_B", "--full", "--declare")

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from monitoring_servers import CADDY, NGINX
-from proxied_service import USER_HEADER, ProxiedService, run_proxied_service
+from monitoring_servers import NGINX
+from proxied_service import USER_HEADER, ProxiedService, run_both_proxies, run_proxied_service
 
 from treehammer.doctor import access_checks
 from treehammer.doctor.installation_checks import Diagnosis, DiagnosisState
 
 
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ProxiedService]]:
-    with ExitStack() as stack:
-        services = [
-            stack.enter_context(run_proxied_service(tmp_path_factory.mktemp(proxy), proxy))
-            for proxy in (NGINX, CADDY)
-        ]
-        yield services
-
-
-def test_doctor_accepts_the_shipped_configurations(services: list[ProxiedService]) -> None:
+def test_doctor_accepts_the_shipped_configurations(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     def examine(service: ProxiedService) -> list[Diagnosis]:
         return list(access_checks.check_proxy(service.settings))
 
-    with ThreadPoolExecutor() as pool:
+    with run_both_proxies(tmp_path_factory.mktemp) as services, ThreadPoolExecutor() as pool:
         diagnoses = list(pool.map(examine, services))
     parts = {diagnosis.part for pair in diagnoses for diagnosis in pair}
     assert parts == {"service proxy"}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from captured_runs import commit_all, make_repository, run_git
 
 from treehammer.config import Settings, load_settings
-
-RunGit = Callable[..., str]
 
 DEFINITION_TEXT = '[test]\nname = "mine"\npayload = "read.py"\nfiles = ["sub/helper.h"]\n'
 
@@ -40,17 +37,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def git() -> RunGit:
-    def run(folder: Path, *arguments: str) -> str:
-        command = ["git", "-c", "protocol.file.allow=always", *arguments]
-        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory, git: RunGit) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a test, a branch, a branch with a slash, and two kinds of tags."""
     folder = tmp_path_factory.mktemp("template") / "origin"
     test = folder / "tests" / "read"
@@ -64,12 +51,11 @@ def template(tmp_path_factory: pytest.TempPathFactory, git: RunGit) -> Path:
     (folder / "README").write_text("tests\n")
     with pytest.MonkeyPatch.context() as patch:
         isolate_git(patch, folder.parent)
-        git(folder, "init", "--quiet", "--initial-branch=main")
-        git(folder, "add", ".")
-        git(folder, "commit", "--quiet", "-m", "first")
-        git(folder, "tag", "light")
-        git(folder, "tag", "-a", "v1.0", "-m", "release")
-        git(folder, "branch", "feature/x")
+        make_repository(folder)
+        commit_all(folder)
+        run_git(folder, "tag", "light")
+        run_git(folder, "tag", "-a", "v1.0", "-m", "release")
+        run_git(folder, "branch", "feature/x")
     return folder
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local_servers import serve_http
+from captured_runs import commit_all, make_repository, run_git
+from local_servers import send_answer, serve_http
 
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachableError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.test_identity import PinnedTest
 
-Git = Callable[..., str]
 Address = Callable[[Path], str]
 
 ADDRESSES: dict[str, Address] = {"path": str, "url": lambda folder: folder.as_uri()}
@@ -33,13 +33,11 @@ def address(request: pytest.FixtureRequest) -> Address:
     return chosen
 
 
-def commit(git: Git, folder: Path, name: str, content: str) -> str:
+def commit(folder: Path, name: str, content: str) -> str:
     path = folder / "tests" / "read" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", f"change {name}")
-    return git(folder, "rev-parse", "HEAD")
+    return commit_all(folder, f"change {name}")
 
 
 def payload(pinned: PinnedTest) -> str:
@@ -48,9 +46,9 @@ def payload(pinned: PinnedTest) -> str:
 
 @pytest.mark.parametrize("ref", ["HEAD", "feature/x", "light", "v1.0", "refs/heads/main"])
 def test_every_kind_of_ref_pins_its_commit(
-    origin: Path, git: Git, settings: Settings, address: Address, ref: str
+    origin: Path, settings: Settings, address: Address, ref: str
 ) -> None:
-    first = git(origin, "rev-parse", "HEAD")
+    first = run_git(origin, "rev-parse", "HEAD")
     pinned = pinned_tests.pin_test(f"{address(origin)}@{ref}:tests/read", settings)
     assert (pinned.commit, pinned.ref, pinned.path) == (first, ref, "tests/read")
     assert pinned.repository == address(origin)
@@ -63,64 +61,58 @@ def test_every_kind_of_ref_pins_its_commit(
 
 @pytest.mark.parametrize("digits", [7, 40])
 def test_full_and_short_hashes_pin_their_commit(
-    origin: Path, git: Git, settings: Settings, address: Address, digits: int
+    origin: Path, settings: Settings, address: Address, digits: int
 ) -> None:
-    first = git(origin, "rev-parse", "HEAD")
-    commit(git, origin, "read.py", "print('two')\n")
+    first = run_git(origin, "rev-parse", "HEAD")
+    commit(origin, "read.py", "print('two')\n")
     pinned = pinned_tests.pin_test(f"{address(origin)}@{first[:digits]}:tests/read", settings)
     assert pinned.commit == first
     assert payload(pinned) == "print('one')\n"
 
 
-def test_moved_branch_is_followed_and_pins_remain(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_moved_branch_is_followed_and_pins_remain(origin: Path, settings: Settings) -> None:
     spec = f"{origin.as_uri()}@main:tests/read"
     before = pinned_tests.pin_test(spec, settings)
-    second = commit(git, origin, "read.py", "print('two')\n")
+    second = commit(origin, "read.py", "print('two')\n")
     after = pinned_tests.pin_test(spec, settings)
     assert after.commit == second
     assert (payload(before), payload(after)) == ("print('one')\n", "print('two')\n")
 
 
-def test_rewritten_branch_is_followed(origin: Path, git: Git, settings: Settings) -> None:
+def test_rewritten_branch_is_followed(origin: Path, settings: Settings) -> None:
     spec = f"{origin.as_uri()}@main:tests/read"
     first = pinned_tests.pin_test(spec, settings)
     (origin / "tests" / "read" / "read.py").write_text("print('rewritten')\n")
-    git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
+    run_git(origin, "commit", "--quiet", "--all", "--amend", "-m", "rewritten")
     assert payload(pinned_tests.pin_test(spec, settings)) == "print('rewritten')\n"
     # A commit that was pinned before stays available without a branch.
     repeated = pinned_tests.pin_test(f"{origin.as_uri()}@{first.commit}:tests/read", settings)
     assert payload(repeated) == "print('one')\n"
 
 
-def test_branch_may_replace_a_folder_of_branches(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_branch_may_replace_a_folder_of_branches(origin: Path, settings: Settings) -> None:
     pinned_tests.pin_test(f"{origin.as_uri()}@feature/x:tests/read", settings)
-    git(origin, "branch", "-D", "feature/x")
-    git(origin, "branch", "feature")
+    run_git(origin, "branch", "-D", "feature/x")
+    run_git(origin, "branch", "feature")
     pinned = pinned_tests.pin_test(f"{origin.as_uri()}@feature:tests/read", settings)
     assert pinned.ref == "feature"
 
 
-def test_unreachable_commit_is_fetched_by_its_full_hash(
-    origin: Path, git: Git, settings: Settings
-) -> None:
-    git(origin, "checkout", "--quiet", "--detach")
-    lone = commit(git, origin, "read.py", "print('lone')\n")
-    git(origin, "update-ref", "refs/changes/1", lone)
-    git(origin, "checkout", "--quiet", "main")
+def test_unreachable_commit_is_fetched_by_its_full_hash(origin: Path, settings: Settings) -> None:
+    run_git(origin, "checkout", "--quiet", "--detach")
+    lone = commit(origin, "read.py", "print('lone')\n")
+    run_git(origin, "update-ref", "refs/changes/1", lone)
+    run_git(origin, "checkout", "--quiet", "main")
     pinned = pinned_tests.pin_test(f"{origin.as_uri()}@{lone}:tests/read", settings)
     assert payload(pinned) == "print('lone')\n"
     by_name = pinned_tests.pin_test(f"{origin.as_uri()}@refs/changes/1:tests/read", settings)
     assert by_name.commit == lone
 
 
-def test_tag_takes_precedence_over_a_branch(origin: Path, git: Git, settings: Settings) -> None:
-    first = git(origin, "rev-parse", "HEAD")
-    second = commit(git, origin, "read.py", "print('two')\n")
-    git(origin, "branch", "light")
+def test_tag_takes_precedence_over_a_branch(origin: Path, settings: Settings) -> None:
+    first = run_git(origin, "rev-parse", "HEAD")
+    second = commit(origin, "read.py", "print('two')\n")
+    run_git(origin, "branch", "light")
     pinned = pinned_tests.pin_test(f"{origin.as_uri()}@light:tests/read", settings)
     assert pinned.commit == first
     branch = pinned_tests.pin_test(f"{origin.as_uri()}@refs/heads/light:tests/read", settings)
@@ -137,9 +129,9 @@ def test_unknown_ref_lists_similar_names(
             pinned_tests.pin_test(f"{address(origin)}@{missing}:tests/read", settings)
 
 
-def test_shallow_clone_says_so(origin: Path, git: Git, settings: Settings, tmp_path: Path) -> None:
-    commit(git, origin, "read.py", "print('two')\n")
-    git(tmp_path, "clone", "--quiet", "--depth=1", origin.as_uri(), "shallow")
+def test_shallow_clone_says_so(origin: Path, settings: Settings, tmp_path: Path) -> None:
+    commit(origin, "read.py", "print('two')\n")
+    run_git(tmp_path, "clone", "--quiet", "--depth=1", origin.as_uri(), "shallow")
     with pytest.raises(SourceError, match=r"shallow and does not have 'HEAD\^1'(.|\n)*--unshallow"):
         pinned_tests.pin_test(f"{tmp_path / 'shallow'}@HEAD^1:tests/read", settings)
 
@@ -203,20 +195,19 @@ def test_copy_is_read_only_with_modes_and_links(origin: Path, settings: Settings
     assert not (folder / ".git").exists()
 
 
-def test_attributes_have_no_effect(origin: Path, git: Git, settings: Settings) -> None:
-    commit(git, origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
+def test_attributes_have_no_effect(origin: Path, settings: Settings) -> None:
+    commit(origin, ".gitattributes", "*.py text eol=crlf\nsub export-ignore\n")
     pinned = pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
     assert (pinned.folder / "read.py").read_bytes() == b"print('one')\n"
     assert (pinned.folder / "sub" / "helper.h").exists()
 
 
-def test_top_folder_and_path_of_test_toml(origin: Path, git: Git, settings: Settings) -> None:
+def test_top_folder_and_path_of_test_toml(origin: Path, settings: Settings) -> None:
     spec = f"{origin.as_uri()}@main:tests/read/test.toml"
     assert pinned_tests.pin_test(spec, settings).path == "tests/read"
     (origin / "test.toml").write_text('[test]\nname = "top"\npayload = "p.py"\n')
     (origin / "p.py").write_text("")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "a test at the top")
+    commit_all(origin, "a test at the top")
     top = pinned_tests.pin_test(f"{origin.as_uri()}@main:", settings)
     assert (top.path, top.definition.test.name) == (".", "top")
 
@@ -234,33 +225,26 @@ def test_damaged_copy_is_exported_again(origin: Path, settings: Settings) -> Non
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../README", "sub/../../x"])
-def test_link_out_of_the_folder_is_refused(
-    origin: Path, git: Git, settings: Settings, target: str
-) -> None:
+def test_link_out_of_the_folder_is_refused(origin: Path, settings: Settings, target: str) -> None:
     (origin / "tests" / "read" / "out").symlink_to(target)
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "a link that leaves")
+    commit_all(origin, "a link that leaves")
     with pytest.raises(SourceError, match="the link 'out' leads out"):
         pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
 
 
-def test_link_to_a_test_beside_is_replaced_by_the_file(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_link_to_a_test_beside_is_replaced_by_the_file(origin: Path, settings: Settings) -> None:
     other = origin / "tests" / "other"
     other.mkdir()
     text = (origin / "tests" / "read" / "test.toml").read_text()
     (other / "test.toml").write_text(text)
     (other / "read.py").symlink_to("../read/read.py")
     (other / "sub").symlink_to("../read/sub")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "a shared payload")
+    commit_all(origin, "a shared payload")
     with pytest.raises(SourceError, match="the link 'sub' leads out"):
         pinned_tests.pin_test(f"{origin}@main:tests/other", settings)
     (other / "sub").unlink()
     shutil.copytree(origin / "tests" / "read" / "sub", other / "sub", symlinks=True)
-    git(origin, "add", "--all", ".")
-    git(origin, "commit", "--quiet", "-m", "no folder")
+    commit_all(origin, "no folder")
     pinned = pinned_tests.pin_test(f"{origin}@main:tests/other", settings)
     direct = pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     assert not (pinned.folder / "read.py").is_symlink()
@@ -271,27 +255,24 @@ def test_link_to_a_test_beside_is_replaced_by_the_file(
     assert pinned_tests.pin_test(f"{origin}@main:tests/other", settings).hashes == pinned.hashes
 
 
-def test_indirect_link_out_of_the_folder_is_refused(
-    origin: Path, git: Git, settings: Settings
-) -> None:
+def test_indirect_link_out_of_the_folder_is_refused(origin: Path, settings: Settings) -> None:
     test = origin / "tests" / "read"
     (test / "top").mkdir()
     (test / "top" / "x").write_text("")
     (test / "sub" / "deep").symlink_to("../top")
     (test / "out").symlink_to("sub/deep/../../x")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "links")
+    commit_all(origin, "links")
     with pytest.raises(SourceError, match="leads out"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
-def test_submodule_is_refused(origin: Path, git: Git, settings: Settings, tmp_path: Path) -> None:
+def test_submodule_is_refused(origin: Path, settings: Settings, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    other.mkdir()
-    git(other, "init", "--quiet")
-    git(other, "commit", "--quiet", "--allow-empty", "-m", "first")
-    git(origin, "submodule", "--quiet", "add", str(other), "tests/read/module")
-    git(origin, "commit", "--quiet", "-m", "a submodule")
+    make_repository(other)
+    commit_all(other)
+    allow = ("-c", "protocol.file.allow=always")
+    run_git(origin, *allow, "submodule", "--quiet", "add", str(other), "tests/read/module")
+    commit_all(origin, "a submodule")
     with pytest.raises(SourceError, match=r"contains a submodule \(module\)"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     with pytest.raises(SourceError, match="tests/read/module is a submodule"):
@@ -304,10 +285,9 @@ def test_path_must_stay_in_the_repository(origin: Path, settings: Settings, path
         pinned_tests.pin_test(f"{origin.as_uri()}@main:{path}", settings)
 
 
-def test_unknown_path_lists_the_tests(origin: Path, git: Git, settings: Settings) -> None:
+def test_unknown_path_lists_the_tests(origin: Path, settings: Settings) -> None:
     (origin / "latest").symlink_to("tests/read")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "-m", "a link")
+    commit_all(origin, "a link")
     for path, reason in {
         "tests/raed": "no such folder",
         "tests": "contains no test.toml",
@@ -327,18 +307,16 @@ def test_large_folder_is_refused(
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
 
 
-def test_mistakes_name_the_file_in_the_repository(
-    origin: Path, git: Git, settings: Settings
-) -> None:
-    commit(git, origin, "test.toml", '[test]\nname = "m"\npayload = "gone.py"\n')
+def test_mistakes_name_the_file_in_the_repository(origin: Path, settings: Settings) -> None:
+    commit(origin, "test.toml", '[test]\nname = "m"\npayload = "gone.py"\n')
     with pytest.raises(DefinitionError) as caught:
         pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
     (problem,) = caught.value.problems
     assert problem.startswith(f"{origin.as_uri()}@main:tests/read/test.toml:3: test.payload: ")
 
 
-def test_find_lists_the_tests_of_a_commit(origin: Path, git: Git, settings: Settings) -> None:
-    commit(git, origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
+def test_find_lists_the_tests_of_a_commit(origin: Path, settings: Settings) -> None:
+    commit(origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
     stem = f"{origin.as_uri()}@main:"
     assert pinned_tests.find_tests(stem, settings) == (
         stem + "tests/read",
@@ -361,9 +339,9 @@ print(pinned.commit, pinned.folder, sorted(pinned.hashes.values()))
 """
 
 
-def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings: Settings) -> None:
+def test_several_processes_share_an_empty_cache(origin: Path, settings: Settings) -> None:
     for number in range(20):
-        commit(git, origin, f"sub/{number}.h", "x\n" * number)
+        commit(origin, f"sub/{number}.h", "x\n" * number)
     command = [sys.executable, "-c", PIN, f"{origin.as_uri()}@main:tests/read"]
     running = [
         subprocess.Popen([*command, str(settings.cache_dir)], stdout=subprocess.PIPE, text=True)
@@ -372,15 +350,15 @@ def test_several_processes_share_an_empty_cache(origin: Path, git: Git, settings
     outputs = {process.communicate(timeout=120)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
     assert len(outputs) == 1
-    assert git(origin, "rev-parse", "HEAD") in outputs.pop()
+    assert run_git(origin, "rev-parse", "HEAD") in outputs.pop()
     left = [path.name for path in (settings.git_dir / "tests").iterdir()]
     assert not [name for name in left if name.startswith(".")]
 
 
-def test_clean_working_tree_equals_its_commit(origin: Path, git: Git, settings: Settings) -> None:
+def test_clean_working_tree_equals_its_commit(origin: Path, settings: Settings) -> None:
     pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
     assert (pinned.repository, pinned.path, pinned.ref) == (str(origin), "tests/read", "")
-    assert pinned.commit == git(origin, "rev-parse", "HEAD")
+    assert pinned.commit == run_git(origin, "rev-parse", "HEAD")
     assert not pinned.dirty
     committed = pinned_tests.pin_test(f"{origin}@HEAD:tests/read", settings)
     assert pinned.hashes == committed.hashes
@@ -441,11 +419,11 @@ def test_outside_git_there_is_no_commit(settings: Settings, tmp_path: Path) -> N
     assert not pinned.dirty
 
 
-def test_ignored_folder_is_outside_git(origin: Path, git: Git, settings: Settings) -> None:
+def test_ignored_folder_is_outside_git(origin: Path, settings: Settings) -> None:
     # For example a package installed below an unrelated checkout.
     (origin / ".gitignore").write_text("site-packages/\n")
-    git(origin, "add", ".gitignore")
-    git(origin, "commit", "--quiet", "-m", "ignore")
+    run_git(origin, "add", ".gitignore")
+    run_git(origin, "commit", "--quiet", "-m", "ignore")
     installed = origin / "site-packages" / "mine"
     installed.mkdir(parents=True)
     (installed / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
@@ -454,38 +432,36 @@ def test_ignored_folder_is_outside_git(origin: Path, git: Git, settings: Setting
     assert (pinned.commit, pinned.repository) == ("", str(installed))
 
 
-def test_uncommitted_test_is_dirty(settings: Settings, git: Git, tmp_path: Path) -> None:
+def test_uncommitted_test_is_dirty(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "test.toml").write_text('[test]\nname = "m"\npayload = "p.py"\n')
     (tmp_path / "p.py").write_text("")
-    git(tmp_path, "init", "--quiet")
+    run_git(tmp_path, "init", "--quiet")
     pinned = pinned_tests.pin_test(str(tmp_path), settings)
     assert (pinned.commit, pinned.dirty) == ("", True)
 
 
 def test_linked_worktree_and_bare_repository(
-    origin: Path, git: Git, settings: Settings, tmp_path: Path
+    origin: Path, settings: Settings, tmp_path: Path
 ) -> None:
     linked, bare = tmp_path / "linked", tmp_path / "bare.git"
-    git(origin, "worktree", "add", "--quiet", "--detach", str(linked))
-    second = commit(git, linked, "read.py", "print('linked')\n")
+    run_git(origin, "worktree", "add", "--quiet", "--detach", str(linked))
+    second = commit(linked, "read.py", "print('linked')\n")
     assert pinned_tests.pin_test(f"{linked}@HEAD:tests/read", settings).commit == second
     assert pinned_tests.pin_test(str(linked / "tests" / "read"), settings).commit == second
-    git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(bare))
+    run_git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(bare))
     assert payload(pinned_tests.pin_test(f"{bare}@main:tests/read", settings)) == "print('one')\n"
 
 
 def test_git_hook_variables_are_overridden(
     origin: Path,
-    git: Git,
     settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     address: Address,
 ) -> None:
     hooked = tmp_path / "hooked"
-    hooked.mkdir()
-    git(hooked, "init", "--quiet")
-    first = git(origin, "rev-parse", "HEAD")
+    make_repository(hooked)
+    first = run_git(origin, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(hooked / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(hooked))
     assert pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).commit == first
@@ -493,8 +469,8 @@ def test_git_hook_variables_are_overridden(
     assert (pinned.commit, pinned.dirty) == (first, False)
 
 
-def test_damaged_repository_is_one_error(origin: Path, git: Git, settings: Settings) -> None:
-    blob = git(origin, "rev-parse", "HEAD:tests/read/read.py")
+def test_damaged_repository_is_one_error(origin: Path, settings: Settings) -> None:
+    blob = run_git(origin, "rev-parse", "HEAD:tests/read/read.py")
     (origin / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(SourceError, match="Git cannot read the repository"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
@@ -530,17 +506,14 @@ class PasswordHandler(http.server.SimpleHTTPRequestHandler):
         if self.headers.get("Authorization") == self.header:
             super().do_GET()
             return
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="tests"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        send_answer(self, 401, WWW_Authenticate='Basic realm="tests"')
 
 
 @pytest.fixture
-def port(origin: Path, git: Git, tmp_path: Path) -> Iterator[int]:
+def port(origin: Path, tmp_path: Path) -> Iterator[int]:
     served = tmp_path / "served"
-    git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(served / "o.git"))
-    git(served / "o.git", "update-server-info")
+    run_git(tmp_path, "clone", "--quiet", "--bare", str(origin), str(served / "o.git"))
+    run_git(served / "o.git", "update-server-info")
     with serve_http(PasswordHandler, served) as port:
         yield port
 

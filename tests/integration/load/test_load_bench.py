@@ -6,14 +6,13 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
+from captured_runs import run_captured
+from local_servers import send_answer, serve_http
 
 from treehammer.load.worker import benchmark_definition
 from treehammer.load.worker.benchmark_definition import PARTS
@@ -24,13 +23,10 @@ TRIAL = ("--file-mb", "4", "--rounds", "1")
 
 def run_bench(worker: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a worker outside the checkout, without any installed package."""
-    return subprocess.run(
+    return run_captured(
         [sys.executable, "-I", "-S", str(worker), "bench", *arguments],
         cwd=worker.parent,
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
 
 
@@ -42,8 +38,7 @@ class RangeServer(SimpleHTTPRequestHandler):
     #: Authorization headers of all requests, by first folder.
     seen: list[tuple[str, str | None]] = []
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    reply = send_answer
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -78,26 +73,13 @@ class RangeServer(SimpleHTTPRequestHandler):
             body = parts + b"\r\n--X--\r\n"
             self.reply(206, body, **{"Content-Type": "multipart/byteranges; boundary=X"})
 
-    def reply(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     """Address of a server of ``tmp_path``."""
     RangeServer.seen.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeServer, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve_http(RangeServer, tmp_path) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_folder_is_measured_and_left_as_it_was(packed_worker: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
-from local_servers import serve_http
+from local_servers import send_answer, serve_http
 from local_user import LocalUser
 from polling import wait_until
 from repository_code import call_command
@@ -335,11 +335,7 @@ class _Setting(BaseHTTPRequestHandler):
         _, _, value = self.path.partition("=")
         if value:
             self.values.append(value)
-        body = self.values[-1].encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        send_answer(self, 200, self.values[-1].encode())
 
 
 def test_jobs_of_a_pool_change_settings_of_a_server(wide_pool: Grid, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import daemon_faults
 import pytest
+from captured_runs import run_captured
 from job_factory import write_payload_job
 from load_generator import (
     LOOP_FOLDER,
@@ -29,7 +29,7 @@ from load_generator import (
     latencies,
     total,
 )
-from local_servers import LOG_FORMAT, serve_http, serve_slowly
+from local_servers import LOG_FORMAT, send_answer, serve_http, serve_slowly
 from simulated_load import parse_log
 
 from treehammer import config
@@ -76,9 +76,9 @@ def check_schedule(rows: list[Row]) -> int:
     return min(done)
 
 
-def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
-    """End a load some seconds after the fault, and return its rows."""
-    running.wait_for(running.progress() + after_s)
+def stop_load(running: Generator, kind: str) -> list[Row]:
+    """End a load five seconds after the fault, and return its rows."""
+    running.wait_for(running.progress() + 5)
     running.process.terminate()
     return [row for row in running.read_rows() if row["operation"] == kind]
 
@@ -214,9 +214,7 @@ class _Failing(BaseHTTPRequestHandler):
         if not status:
             self.close_connection = True
             return
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        send_answer(self, status)
 
 
 def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
@@ -345,14 +343,11 @@ def run(
     software: providers.SoftwareSetup, folder: Path, text: str, *words: str, **env: str
 ) -> None:
     (folder / "script.py").write_text(text)
-    done = subprocess.run(
+    done = run_captured(
         [*software.build_command("python", "script.py"), *words],
         env={**software.env, **env},
         cwd=folder,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
 

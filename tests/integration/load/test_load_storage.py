@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from certificate_authority import CertificateAuthority
 from load_generator import Row, failures, find_area, find_url, latencies, list_area, total
-from local_servers import serve_http
+from local_servers import send_answer, serve_http
 from pelican_federation import Federation
 from polling import wait_until
 
@@ -129,15 +129,13 @@ class _Recorder(BaseHTTPRequestHandler):
         self.requests.append((self.command, self.headers["Authorization"], len(sent)))
         asked = self.headers["Range"]
         status = {"MKCOL": 201, "PUT": 204, "DELETE": 204}.get(self.command, 200)
-        self.send_response(307 if self.target else 206 if asked else status)
+        body = bytes(1000) if self.command == "GET" else b""
         if self.target:
-            self.send_header("Location", f"{self.target}{self.path}")
+            send_answer(self, 307, Location=f"{self.target}{self.path}")
         elif asked:
-            self.send_header("Content-Range", f"{asked.replace('=', ' ')}/*")
-        body = bytes(1000) if self.command == "GET" and not self.target else b""
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            send_answer(self, 206, body, Content_Range=f"{asked.replace('=', ' ')}/*")
+        else:
+            send_answer(self, status, body)
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = answer  # noqa: N815
 

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import uproot
+from captured_runs import run_captured
 from job_factory import make_execution, make_job, write_payload_job
 from polling import wait_until
 from storage_alone import run_storage
@@ -113,7 +113,7 @@ def test_all_sides_count_the_same_bytes(
     def evict() -> None:
         assert door.cache is not None
         command = server_cache.fill_command(door.cache.evict, url)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_captured(command)
         assert done.returncode == 0, shlex.join(command) + done.stderr
         assert not stored.exists()
 
@@ -126,14 +126,11 @@ def test_all_sides_count_the_same_bytes(
         )
         (tmp_path / "load.py").write_text("import treehammer_load as t\nt.run_cached_reads()\n")
         sent, closes = origin.bytes, origin.closes
-        done = subprocess.run(
+        done = run_captured(
             software.build_command("python", "load.py"),
             env={**software.env, **variables},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
             timeout=120,
-            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         # The cache opens its origin only when it needs it, and reports a close within seconds.
@@ -216,13 +213,10 @@ def test_trees_are_read_in_the_state_of_the_cache(
     (tmp_path / "job.json").write_text(
         make_job(*executions, limits=ExecutionLimits(120.0, 0)).to_json()
     )
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, worker_zipapp.build_worker(tmp_path / "worker.pyz"), "run", "job.json"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted((tmp_path / "records").iterdir())

@@ -6,7 +6,6 @@ import configparser
 import os
 import re
 import ssl
-import subprocess
 import sys
 import tarfile
 import urllib.request
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from captured_runs import run_captured
 from machine_requirements import skip_or_fail
 from measurement_factory import full_measurement
 from service_process import ServiceProcess, read_whole_rows
@@ -42,9 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 def run(*command: str | Path, folder: Path = Path("/"), **environment: str) -> str:
     """Run a command outside the checkout and return its output."""
     words = [str(word) for word in command]
-    done = subprocess.run(
-        words, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
+    done = run_captured(words, cwd=folder, env=os.environ | environment)
     if done.returncode and re.search("Failed to fetch|No matching distribution", done.stderr):
         skip_or_fail(f"the package index cannot be reached: {done.stderr}")
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
@@ -160,11 +158,8 @@ def test_installed_package_is_whole(
     few = ("-P", "root=6.40.00", "-P", "branches=0.02", "-P", "cache_mb=30", "-S", "rounds=1")
     treehammer("submit", start_commands.DEMO_TEST, *few, "-S", "repeats=1", "--wait")
     assert "access_rate_hz" in treehammer("summary")
-    failed = subprocess.run(
-        [python.with_name("treehammer"), "--data-dir", tmp_path / "data", "export", "results.csv"],
-        capture_output=True,
-        text=True,
-        check=False,
+    failed = run_captured(
+        [python.with_name("treehammer"), "--data-dir", tmp_path / "data", "export", "results.csv"]
     )
     assert "pip install 'treehammer[export]'" in failed.stderr
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uproot
+from captured_runs import run_captured
 from measurement_factory import full_measurement, make_campaign_row, make_measurement
 from store_helpers import limit_file_sizes, write_export
 
@@ -207,10 +208,7 @@ def test_recipes_of_the_documentation_work(root: Path, tmp_path: Path) -> None:
     from_arrow, from_trees = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = file_writers.root_environment(root.parent)
     for recipe, printed in ((from_arrow, "1.5"), (from_trees, "4")):
-        done = subprocess.run(
-            [sys.executable, "-c", recipe],
-            cwd=tmp_path, env=environment,
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = run_captured(
+            [sys.executable, "-c", recipe], cwd=tmp_path, env=environment, timeout=300)  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == printed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from credential_factory import write_proxy, write_token
 from grid_campaigns import GridUser
 
@@ -19,9 +19,9 @@ from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 
 
-def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[AttemptRow]:
+def _attempts(user: GridUser, site: str = "") -> list[AttemptRow]:
     with Store.open(user.settings.database) as store:
-        jobs = store.jobs(store.campaign(campaign).id)
+        jobs = store.jobs(store.campaign("last").id)
         return store.attempts(job.id for job in jobs if not site or job.site == site)
 
 
@@ -209,12 +209,7 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     # The archive holds the credentials of jobs in the grid universe.
     allowed = {"x509-proxy.pem", "storage-token", "inputs.tar"}
     for folder in (user.grid.box.folder, user.settings.data_dir):
-        holders = subprocess.run(
-            ["grep", "-rlE", "|".join(secrets), str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.split()
+        holders = run_captured(["grep", "-rlE", "|".join(secrets), str(folder)]).stdout.split()
         assert {Path(path).name for path in holders} <= allowed, holders
         for path in map(Path, holders):
             with suppress(FileNotFoundError):  # HTCondor removes the files of ended jobs

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import git
 import numpy as np
 import pytest
 import uproot
 import yaml
+from captured_runs import commit_all, make_repository, run_git
 from comment_server import CommentServer
 from local_servers import serve_http
 from local_user import LocalUser
@@ -51,14 +51,12 @@ class Checkout:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.repo = git.Repo.init(top, initial_branch="main")
+        make_repository(top)
         for name in ("read", "write"):
             (top / name).mkdir()
             (top / name / "test.toml").write_text(TRIED_TEST.format(name=name))
             self.change(name, "010000")
-        self.repo.git.add(".")
-        options = ("-c", "user.name=a", "-c", "user.email=a")
-        self.repo.git.execute(["git", *options, "commit", "--quiet", "--message", "First"])
+        self.head = commit_all(top)
 
     def change(self, name: str, time: str) -> None:
         path = self.top / name / "run.sh"
@@ -76,7 +74,7 @@ def test_slower_working_tree_exits_with_1(local_user: LocalUser, checkout: Check
     result = local_user.invoke_command("try", str(checkout.top))
     assert result.exception is None, result.output
     assert result.return_value == ExitCode.REGRESSION
-    head = f"HEAD ({checkout.repo.git.rev_parse('HEAD')[:10]})"
+    head = f"HEAD ({checkout.head[:10]})"
     assert f"the working tree against {head}" in result.stdout
     assert result.stdout.startswith("On this host, the working tree needs 10.0 % ")
     assert f"more CPU time per event than {head}" in result.stdout
@@ -135,9 +133,7 @@ def test_both_sides_are_compiled_before_anything_is_measured(
     folder = checkout.top / "read"
     (folder / "test.toml").write_text(KIT_TEST)
     (folder / "read.py").write_text(KIT_PAYLOAD)
-    checkout.repo.git.add(".")
-    options = ("-c", "user.name=a", "-c", "user.email=a")
-    checkout.repo.git.execute(["git", *options, "commit", "--quiet", "--message", "Read"])
+    commit_all(checkout.top)
 
     (folder / "read.py").write_text(KIT_PAYLOAD.replace("Read all.", "Read everything."))
     result = local_user.invoke_command("try", str(folder))
@@ -298,19 +294,13 @@ def make_clone(runner: Runner, calls: int) -> None:
     test.mkdir(parents=True)
     (test / "test.toml").write_text(PIPELINE_TEST)
     (test / "read.sh").touch(mode=0o755)
-    git = ["git", "-c", "user.name=Reader", "-c", "user.email=reader@example.org"]
-
-    def run_git(*words: str) -> None:
-        subprocess.run([*git, *words], cwd=runner.folder / "clone", check=True)
-
-    run_git("init", "--quiet", "--initial-branch", "main")
+    clone = make_repository(runner.folder / "clone")
     for name, count in (("main", 10), ("changed", calls)):
-        run_git("checkout", "--quiet", "-B", name)
+        run_git(clone, "checkout", "--quiet", "-B", name)
         (test / "read.sh").write_text(PIPELINE_PAYLOAD.format(calls=count))
-        run_git("add", ".")
-        run_git("commit", "--quiet", "--message", f"Make {count} calls")
-    run_git("checkout", "--quiet", "--detach", "main")
-    run_git("merge", "--quiet", "--no-ff", "--message", "Merge the change", "changed")
+        commit_all(clone, f"Make {count} calls")
+    run_git(clone, "checkout", "--quiet", "--detach", "main")
+    run_git(clone, "merge", "--quiet", "--no-ff", "--message", "Merge the change", "changed")
 
 
 def load_example(service: str) -> Any:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import replica_files
-import rucio_users
 from grid_fixtures import Grid
 from rucio_users import RucioUser
 from tiny_dataset import write_dataset
@@ -50,13 +49,6 @@ def shell_test(folder: Path, dataset: str) -> str:
     return str(folder)
 
 
-def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
-    with rucio_users.rucio_client(hammer.grid, "hammer") as client:
-        pfns = rucio_users.list_pfns(client, {"scope": "hctest", "name": did}, site)
-    (pfn,) = pfns.values()
-    return replica_files.path_behind_url(hammer.grid.box, site, pfn)
-
-
 def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Path) -> None:
     """Skip sites without replica, with a missing file, and with a file of wrong size.
 
@@ -81,8 +73,8 @@ def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Pat
     assert "/planned.one.root" in printed
     for site in SITES:
         assert f"{site} is skipped" not in messages + printed
-    on_disk(hammer, "SITE_B", "planned.one.root").unlink()
-    on_disk(hammer, "SITE_C", "planned.one.root").write_bytes(b"short")
+    hammer.path_on_disk("SITE_B", "planned.one.root").unlink()
+    hammer.path_on_disk("SITE_C", "planned.one.root").write_bytes(b"short")
     code, printed, messages = hammer.invoke_command(
         "submit", spec, "--sites", "all", "--dry-run", "--json"
     )
@@ -105,7 +97,7 @@ def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: P
     spec = shell_test(tmp_path, "counted")
     submit = ("submit", spec, "--sites", "SITE_A,SITE_B", "--wait")
     assert hammer.invoke_command(*submit)[0] == 0
-    replica_files.corrupt_file(on_disk(hammer, "SITE_B", "counted.one.root"))
+    replica_files.corrupt_file(hammer.path_on_disk("SITE_B", "counted.one.root"))
     verify = ("verify", "counted", "--sites", "SITE_A,SITE_B", "--door", "rucio", "--full")
     code, printed, messages = hammer.invoke_datasets(*verify, "--declare")
     assert code == 1

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from repository_code import REPOSITORY
 
 from treehammer.verticals import VERTICALS
@@ -29,9 +30,7 @@ WITH_PAGES = [name for name in VERTICALS if (REPOSITORY / name / "pages").is_dir
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy Git's files."""
     copy = tmp_path_factory.mktemp("deletion") / "copy"
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout
+    names = run_captured(["git", "ls-files"], cwd=REPOSITORY, check=True).stdout
     for name in names.splitlines():
         source, target = REPOSITORY / name, copy / name
         if source.exists() or source.is_symlink():  # not deleted since the last commit

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import unprivileged_testbed
+from captured_runs import run_captured
 from grid_campaigns import GRID_TEST_TOML
 from grid_fixtures import Grid
 from machine_requirements import skip_or_fail
@@ -194,9 +195,7 @@ def test_failed_up_gives_reason_and_leaves_nothing(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give up what root may do")
 def test_root_without_mount_right_is_reported(box: Workspace) -> None:
     bounded = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]
-    done = subprocess.run(
-        [*bounded, sys.executable, "-c", UP, NAME], capture_output=True, text=True, check=False
-    )
+    done = run_captured([*bounded, sys.executable, "-c", UP, NAME])
 
     assert "TestbedError: unshare --mount: failed:" in done.stderr
     assert "Your files cannot be hidden from jobs." in done.stderr
@@ -258,13 +257,7 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
     script.write_text(
         mount_namespace.render_mount_script(sorted(hidden), views, [shlex.join(command)])
     )
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+    done = run_captured(["unshare", "--mount", "sh", str(script)], cwd="/")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
 

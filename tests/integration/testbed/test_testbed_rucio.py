@@ -6,13 +6,14 @@ import os
 import stat
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 import rucio_users
+from captured_runs import run_captured
 from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
@@ -46,6 +47,35 @@ def files_in(folder: Path, count: int) -> list[Path]:
     return paths
 
 
+def upload_files(client: Any, files: Sequence[Path], site: str, dataset: str) -> dict[str, str]:
+    """Upload files to a site, group them in a dataset of scope ``hctest``; return its DID."""
+    from rucio.client.uploadclient import UploadClient
+
+    names = [f"{dataset}/{path.name}" for path in files]
+    UploadClient(client).upload(
+        [
+            {
+                "path": str(path),
+                "rse": rse_name(site),
+                "did_scope": "hctest",
+                "did_name": name,
+                "register_after_upload": True,
+            }
+            for path, name in zip(files, names, strict=True)
+        ]
+    )
+    client.add_dataset("hctest", dataset, files=[{"scope": "hctest", "name": n} for n in names])
+    return {"scope": "hctest", "name": dataset}
+
+
+def add_rule(client: Any, did: dict[str, str], expression: str, copies: int) -> str:
+    """Request replicas and return the rule's id."""
+    (rule,) = client.add_replication_rule(
+        [did], copies, expression, grouping="ALL", activity="Functional Test", lifetime=3600
+    )
+    return str(rule)
+
+
 @pytest.fixture
 def hammer(rucio_grid: Grid) -> Iterator[Any]:
     with rucio_users.rucio_client(rucio_grid, "hammer") as client:
@@ -56,9 +86,11 @@ def hammer(rucio_grid: Grid) -> Iterator[Any]:
 def placed(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Placed:
     files = files_in(tmp_path_factory.mktemp("files"), 2)
     with rucio_users.rucio_client(rucio_grid, "hammer") as client:
-        did = rucio_users.upload_files(client, files, "SITE_A", "everywhere")
-        rule = rucio_users.add_rule(client, did, "treehammer=True", len(SITES))
-        rucio_users.wait_for_rule(client, rule, "OK")
+        did = upload_files(client, files, "SITE_A", "everywhere")
+        rule = add_rule(client, did, "treehammer=True", len(SITES))
+        rucio_grid.wait_until(
+            lambda: client.get_replication_rule(rule)["state"] == "OK", "the files are copied"
+        )
     return Placed(did, rule, files)
 
 
@@ -66,7 +98,7 @@ def xrdfs(grid: Grid, url: str, *words: str) -> str:
     server, _, path = url.removeprefix("root://").partition("//")
     program = programs_folder(SUITE, grid.box.cache) / "xrdfs"
     asked = [str(program), server, *words, f"/{path}"]
-    return subprocess.run(asked, env={}, capture_output=True, check=True, text=True).stdout
+    return run_captured(asked, env={}, check=True).stdout
 
 
 def test_rses_of_sites(hammer: Any) -> None:
@@ -135,9 +167,9 @@ def test_accounts_have_ordinary_permissions(
             with pytest.raises(AccessDenied):
                 forbidden()
         with pytest.raises(InsufficientAccountLimit):
-            rucio_users.add_rule(guest, placed.did, "site=SITE_B", 1)
+            add_rule(guest, placed.did, "site=SITE_B", 1)
     with rucio_users.rucio_client(rucio_grid, "hammer") as hammer:
-        rule = rucio_users.add_rule(hammer, placed.did, "site=SITE_B", 1)
+        rule = add_rule(hammer, placed.did, "site=SITE_B", 1)
         hammer.update_replication_rule(rule, {"lifetime": 60})
         hammer.delete_replication_rule(rule)
         rucio_grid.wait_until(lambda: is_gone(hammer, rule), "the rule is removed")

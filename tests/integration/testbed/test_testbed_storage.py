@@ -19,6 +19,7 @@ from pathlib import Path
 import daemon_faults
 import psutil
 import pytest
+from captured_runs import run_captured
 from grid_fixtures import Grid
 from storage_alone import run_storage
 
@@ -154,7 +155,7 @@ def test_distant_site_has_round_trip(grid: Grid) -> None:
 
 
 def test_servers_listen_on_this_machine_only(grid: Grid) -> None:
-    listed = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+    listed = run_captured(["ss", "-Hltn"], check=True).stdout
     ports = {address(door)[1] for site in sites(grid).values() for door in site.doors}
     listening = [line.split()[3] for line in listed.splitlines()]
     hosts = {text.rpartition(":")[0] for text in listening if int(text.rpartition(":")[2]) in ports}
@@ -283,12 +284,9 @@ def test_reads_that_the_client_tries_again_are_counted(
     def read(release: str, port: int, log: ClientLog) -> int:
         python = config.load_settings().software_dir / f"root-{release}/bin/python"
         path = f"{DATASET_FOLDER}/tiny/{FILE}"
-        done = subprocess.run(
+        done = run_captured(
             [python, "-c", READ_BYTES, f"root://127.0.0.1:{port}/{path}"],
             env={**os.environ, **log.environment},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         return int(done.stdout)

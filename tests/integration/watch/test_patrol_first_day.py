@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sysconfig
 import time
-import venv
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from local_user import LocalUser
 from measured_tests import LIBRARY_PAYLOAD
+from planted_release import install_from, write_wheel
 
-from treehammer.collectors.software import wheel_installation
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import CheckState
@@ -144,27 +141,11 @@ def work():
 """
 
 
-def write_wheel(folder: Path, release: str, module: str = "", requirement: str = "") -> None:
+def write_release(folder: Path, release: str, module: str = "", requirement: str = "") -> None:
     version = ".".join(str(int(part)) for part in release.split("."))
-    info = f"root-{version}.dist-info"
-    files = {
-        "ROOT/__init__.py": MODULE.format(release=release) + module,
-        "ROOT/lib64/libRootCore.so.6": "none reads it",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: root\nVersion: {version}\n{requirement}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-any\n",
-    }
-    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in files)
-    with zipfile.ZipFile(folder / f"root-{version}-py3-none-any.whl", "w") as archive:
-        for path, content in files.items():
-            archive.writestr(path, content)
-
-
-def create_environment(installer: wheel_installation.WheelInstaller) -> None:
-    """Link the pip of this environment, which takes long to install."""
-    venv.create(installer.folder, symlinks=True)
-    target = next(Path(installer.folder).glob("lib/python3*/site-packages"))
-    for path in Path(sysconfig.get_path("purelib")).glob("pip*"):
-        (target / path.name).symlink_to(path)
+    text = MODULE.format(release=release) + module
+    files = {"ROOT/__init__.py": text, "ROOT/lib64/libRootCore.so.6": "none reads it"}
+    write_wheel(folder, "root", version, files, requirement)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +168,9 @@ def test_failing_release_is_a_published_result(
     wheels = folder / "wheels"
     wheels.mkdir()
     make_test(folder, PLANTED_PAYLOAD)
-    write_wheel(wheels, "6.42.00")
-    write_wheel(wheels, "6.44.00", module, requirement)
-    installer = wheel_installation.WheelInstaller
-    monkeypatch.setattr(installer, "create_environment", create_environment)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    write_release(wheels, "6.42.00")
+    write_release(wheels, "6.44.00", module, requirement)
+    install_from(wheels, monkeypatch)
     (folder / "releases.txt").write_text("6.42.00\n")
     text = PATROL_TOML.format(source="releases.txt", value="{version}", builds="")
     file = parse_patrol_file(text, folder / "patrol.toml")

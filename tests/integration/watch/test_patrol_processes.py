@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from captured_runs import commit_all, run_captured, run_git
 from polling import wait_until
 from postgres_fixture import SharedPostgresServer
 
@@ -136,9 +137,7 @@ def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
         for line in patrol.stderr:
             if line.rstrip().endswith("leads"):
                 break
-        once = subprocess.run(
-            [*command, "--once"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        once = run_captured([*command, "--once"], cwd=tmp_path)
         assert (once.returncode, "another patrol uses" in once.stderr) == (3, True)
         with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
             assert load_report(reader).has_leader
@@ -176,20 +175,6 @@ in_flight = 6
 """
 _PACKAGE = str(Path(treehammer.__file__).parent.resolve())
 SOURCES = (_PACKAGE, str(Path(_PACKAGE).parents[1]))
-
-
-def run_git(repository: Path, *arguments: str) -> str:
-    author = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
-    command = ["git", *author, *arguments]
-    return subprocess.run(
-        command, cwd=repository, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
-def commit_all(repository: Path, message: str) -> str:
-    run_git(repository, "add", "--all")
-    run_git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
-    return run_git(repository, "rev-parse", "HEAD")
 
 
 def run_child(work: Callable[[], None]) -> int:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 from client_attacks import ATTACKS
 from monitoring_servers import CADDY, NGINX
-from proxied_service import ProxiedService, run_proxied_service
+from proxied_service import ProxiedService, run_both_proxies
 from repository_code import REPOSITORY
 
 
@@ -36,11 +35,7 @@ def list_documented_results() -> dict[str, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ProxiedService]]:
-    with ExitStack() as stack:
-        services = [
-            stack.enter_context(run_proxied_service(tmp_path_factory.mktemp(proxy), proxy))
-            for proxy in (NGINX, CADDY)
-        ]
+    with run_both_proxies(tmp_path_factory.mktemp) as services:
         yield services
 
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from measurement_factory import STARTED_DAY, STARTED_US
+from measurement_factory import STARTED_DAY, STARTED_US, make_measurement
 from postgres_fixture import SharedPostgresServer
-from service_thread import ServiceThread, make_body, make_sent_measurement, run_service
+from service_thread import ServiceThread, make_body, run_service
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import FIRST_START_US, make_measurement_id
@@ -323,7 +323,7 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
 
 @st.composite
 def records(draw: st.DrawFn) -> dict[str, Any]:
-    values = dict(make_sent_measurement().values)
+    values = dict(make_measurement().values)
     for metric in draw(st.lists(st.sampled_from(CATALOGUE), max_size=25)):
         values[metric.name] = draw(values_of(metric))
     values |= {
@@ -365,7 +365,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-GOOD = json.dumps(make_body([make_sent_measurement()])).encode()
+GOOD = json.dumps(make_body([make_measurement()])).encode()
 
 
 @st.composite

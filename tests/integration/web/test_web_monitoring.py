@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from pathlib import Path
 from shutil import copy
 
 import pytest
+from captured_runs import run_captured
 from command_forker import run_command
-from local_servers import MailSink, parse_mails, serve_http, serve_mail
+from local_servers import MailSink, parse_mails, send_answer, serve_http, serve_mail
 from measurement_factory import make_recent_outcomes
 from monitoring_servers import (
     DEPLOYMENT,
@@ -70,8 +70,7 @@ class AlertReceiver(BaseHTTPRequestHandler):
             f"{alert['status'].upper()}: {alert['annotations']['summary']}"
             for alert in document["alerts"]
         )
-        self.send_response(200)
-        self.end_headers()
+        send_answer(self, 200)
 
 
 def count_subjects(sink: MailSink) -> Counter[str]:
@@ -126,7 +125,7 @@ def test_rules_of_prometheus_pass_their_tests(tmp_path: Path) -> None:
     copy(DEPLOYMENT / "treehammer.rules.yml", tmp_path)
     copy(RULES_TEST, tmp_path)
     command = [str(find_prometheus("promtool")), "test", "rules", RULES_TEST.name]
-    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    done = run_captured(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import run_command
+from measurement_factory import make_measurement
 from service_load import exchange_request, pack_measurements
-from service_thread import make_sent_measurement
 
 from treehammer.sql.core.access_keys import mint_job_token, parse_key
 from treehammer.sql.engine.database_setup import open_engine
@@ -100,7 +100,7 @@ def test_serve_stores_measurements_and_ends_in_time(administrator: Administrator
     token = mint_job_token(key, "campaign", "job", time.time_ns() // 1000 + 10**9)
     process = administrator.serves()
     connection = administrator.connection()
-    measurement = make_sent_measurement(extras={"a": 1.0})
+    measurement = make_measurement(extras={"a": 1.0})
     # Two requests on one connection.
     for outcome in ({"new": 1, "known": 0}, {"new": 0, "known": 1}):
         status, headers, document = exchange_request(

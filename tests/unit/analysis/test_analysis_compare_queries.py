@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import git
 import pytest
+from captured_runs import commit_all, make_repository, run_git
 from click.testing import Result
 from measurement_factory import make_campaign_row
 from repository_code import call_command
@@ -231,16 +231,12 @@ def settings(tmp_path: Path) -> Settings:
     return config.load_settings(flags, environ={}, folder=tmp_path)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> git.Repo:
-    """A repository with two commits: ``v1`` and ``main``."""
-    repo = git.Repo.init(tmp_path / "repository", initial_branch="main")
-    author = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a"}
-    with repo.git.custom_environment(**author, GIT_COMMITTER_EMAIL="a"):
-        repo.git.commit("--allow-empty", "--message", "first")
-        repo.git.tag("v1")
-        repo.git.commit("--allow-empty", "--message", "second")
-    return repo
+def make_tagged_repository(folder: Path) -> tuple[str, str]:
+    """Make a repository with two commits, ``v1`` and ``main``; return them."""
+    make_repository(folder)
+    first = commit_all(folder)
+    run_git(folder, "tag", "v1")
+    return first, commit_all(folder, "second")
 
 
 def measured_rows(commit: str, *, effect: float = 0.0, **changes: Any) -> Iterator[dict[str, Any]]:
@@ -285,10 +281,10 @@ def resolve(settings: Settings, *texts: str) -> list[str]:
 
 
 def test_branches_and_tags_of_separate_campaigns_are_compared(
-    settings: Settings, repository: git.Repo
+    settings: Settings, tmp_path: Path
 ) -> None:
-    folder = str(repository.working_dir)
-    first, second = repository.git.rev_parse("v1"), repository.git.rev_parse("main")
+    first, second = make_tagged_repository(tmp_path / "repository")
+    folder = str(tmp_path / "repository")
     remember(settings, measured_rows(first, repository=folder))
     remember(settings, measured_rows(second, effect=0.1, repository=folder))
     code, result = compare(settings, "v1", "main")
@@ -347,9 +343,9 @@ def test_states_of_a_working_tree_are_values_of_their_own(settings: Settings) ->
         resolve(settings, "c0ffee+dirty")
 
 
-def test_unknown_commits_are_named(settings: Settings, repository: git.Repo) -> None:
-    first, second = (repository.git.rev_parse(ref) for ref in ("v1", "main"))
-    remember(settings, measured_rows(first, repository=str(repository.working_dir)))
+def test_unknown_commits_are_named(settings: Settings, tmp_path: Path) -> None:
+    first, second = make_tagged_repository(tmp_path / "repository")
+    remember(settings, measured_rows(first, repository=str(tmp_path / "repository")))
     with pytest.raises(NothingToDoError, match=f"commit main .{second[:10]}"):
         resolve(settings, "main")
     with pytest.raises(SourceError, match="v2"):

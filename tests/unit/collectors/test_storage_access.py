@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import CONTENT, SIZE, serve_http, serve_tcp
+from local_servers import CONTENT, SIZE, send_answer, serve_http, serve_tcp
 
 from treehammer.collectors.http_answers import parse_digests
 from treehammer.collectors.http_requests import (
@@ -293,10 +293,7 @@ def test_errors_of_object_stores_are_recorded_with_their_cause(
     class Store(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
             body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            send_answer(self, status, body)
 
     keys = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "b"}
     setup = SoftwareSetup("none", sys.executable, keys)

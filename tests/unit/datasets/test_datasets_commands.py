@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from click.testing import CliRunner, Result
 from plan_factory import make_settings
 from tiny_dataset import change_spec, load_generated_spec
@@ -443,12 +443,10 @@ def test_output_of_a_release_at_its_start_is_no_message(tmp_path: Path) -> None:
         "print('This release has a new engine', flush=True)\n"
         "sys.modules['ROOT'] = MagicMock()\n"
     )
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, str(root_process.GENERATE_SCRIPT), "hashes"],
         env={"PYTHONPATH": f"{tmp_path}:{root_process.KIT_FOLDER}"},
         input=json.dumps({"paths": ["a.root"], "adler32s": [""], "tree": "T"}),
-        capture_output=True,
-        text=True,
         check=True,
     )
     messages = [json.loads(line) for line in done.stdout.splitlines()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
-from local_servers import CONTENT, SIZE, LyingDoor, Pool, serve_http, serve_tcp
+from local_servers import CONTENT, SIZE, LyingDoor, Pool, send_answer, serve_http, serve_tcp
 
 from treehammer.collectors import http_requests
 from treehammer.datasets import doors
@@ -109,6 +109,7 @@ class Storage(BaseHTTPRequestHandler):
     server_version, sys_version = "TestStore/1.2", ""
     asked: list[tuple[str, str | None]] = []
     listing = LISTING.encode()
+    answer = send_answer
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
@@ -127,11 +128,7 @@ class Storage(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["Want-Digest"]))
         kind = self.path.split("/")[1]
         told = {} if kind == "plain" else {"Digest": "adler32=1a2b3c,md5=xyz"}
-        self.send_response(int(kind) if kind.isdigit() else 200)
-        for name, value in told.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(STORED_CONTENT)))
-        self.end_headers()
+        self.answer(int(kind) if kind.isdigit() else 200, STORED_CONTENT, **told)
 
     def do_PROPFIND(self) -> None:
         kind = self.path.split("/")[1]
@@ -141,13 +138,6 @@ class Storage(BaseHTTPRequestHandler):
             self.answer(207, list_as("/store/empty/"))
         else:
             self.answer(207, self.listing)
-
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
 
 
 @pytest.fixture(scope="module")
@@ -286,8 +276,7 @@ def answer_as_store(code: str, status: int, text: str = "", **headers: str) -> t
 
     class Store(Storage):
         def do_GET(self) -> None:
-            stated = {name.replace("_", "-"): value for name, value in headers.items()}
-            self.answer(status, b"" if self.command == "HEAD" else body.encode(), **stated)
+            self.answer(status, body.encode(), **headers)
 
         do_HEAD = do_GET  # noqa: N815
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 import requests
 from credential_factory import write_proxy, write_token
-from local_servers import CONTENT, SIZE, LyingDoor, serve_http
+from local_servers import CONTENT, SIZE, LyingDoor, send_answer, serve_http
 from rucio.common import exception as rucios
 
 from treehammer import config
@@ -183,10 +183,7 @@ def test_token_stays_at_the_server() -> None:
 
         def do_GET(self) -> None:
             tokens.append(self.headers["X-Rucio-Auth-Token"])
-            self.send_response(302 if self.target and self.path == "/from" else 200)
-            self.send_header("Location", f"{self.target}/to")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            send_answer(self, 302 if self.path == "/from" else 200, Location=f"{self.target}/to")
 
     headers = {"X-Rucio-Auth-Token": "secret"}
     with serve_http(Server) as other, serve_http(Server) as port, make_session() as session:

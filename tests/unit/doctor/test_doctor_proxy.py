@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_servers import serve_http
+from local_servers import send_answer, serve_http
 from service_thread import run_service
 
 from treehammer import config
@@ -55,12 +55,8 @@ def make_answering_proxy(status: int) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            self.send_response(status)
-            self.send_header("Strict-Transport-Security", "max-age=1")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            send_answer(self, status, Strict_Transport_Security="max-age=1")
 
-        def do_GET(self) -> None:
-            self.do_POST()
+        do_GET = do_POST  # noqa: N815
 
     return AnsweringProxy

@@ -22,7 +22,7 @@ import pytest
 from measurement_factory import make_campaign_row, make_measurement
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
-from service_thread import ServiceThread
+from service_thread import BROWSER, ServiceThread
 
 from treehammer.explore import explore_result, figure_points
 from treehammer.explore.explore_figure import name_outliers
@@ -43,7 +43,6 @@ from treehammer.web.figures.figure_layout import (
 )
 from treehammer.web.labels import head_column
 
-PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
 
 
@@ -220,7 +219,7 @@ def test_invalid_parameters_are_refused(
 
 @pytest.mark.parametrize("view", FORMER_VIEWS)
 def test_former_views_lead_to_the_figure_of_today(filled_service: ServiceThread, view: str) -> None:
-    answer = filled_service.client.get(f"/explore?by=site&view={view}", headers=PEOPLE)
+    answer = filled_service.client.get(f"/explore?by=site&view={view}", headers=BROWSER)
     address = urlsplit(answer.headers["Location"])
     assert "by=site" in address.query
     assert filled_service.client.get(f"{address.path}?{address.query}").status_code == 200

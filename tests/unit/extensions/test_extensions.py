@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from click.testing import CliRunner
 from plan_factory import SHELL_TEST, make_grid_plan
 from service_thread import StartService
@@ -190,7 +190,7 @@ def test_root_provider_of_another_package_travels_to_the_node(
         providers.setup_software(providers.parse_software_request("tide:low"), {}, tmp_path)
     worker = build_worker(tmp_path / "worker.pyz")
     command = [sys.executable, "-I", "-S", "-c", _ON_NODE, str(worker)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    done = run_captured(command, check=True, cwd="/")
     assert done.stdout == "/usr/bin/python3 /tide/high\n"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import git
 import pytest
+from captured_runs import commit_all, make_repository, run_git
 from click.testing import CliRunner, Result
 
 from treehammer.config import Settings, load_settings
@@ -192,22 +192,17 @@ class TestRepository:
         self.top = folder / "repository"
         self.test = self.top / "tests" / "read"
         self.test.mkdir(parents=True)
-        self.repo = git.Repo.init(self.top, initial_branch="main")
+        make_repository(self.top)
         self.write("read.py", 1)
-        self.commit()
-        self.repo.git.tag("v1")
+        first = commit_all(self.top)
+        run_git(self.top, "tag", "v1")
         self.write("scan.C", 2)
-        self.commit()
+        self.commits = [first, commit_all(self.top)]
 
     def write(self, payload: str, block: int, content: str = "", branches: str = "1.0") -> None:
         text = TEST_TOML.format(payload=payload, block=block, branches=branches)
         (self.test / "test.toml").write_text(text)
         (self.test / payload).write_text(content)
-
-    def commit(self) -> None:
-        self.repo.git.add(".")
-        options = ("-c", "user.name=a", "-c", "user.email=a")
-        self.repo.git.execute(["git", *options, "commit", "--quiet", "--message", "Change"])
 
     def pin(self, *commits: str, spec: str = "", **overrides: str) -> PinnedTest:
         named = {f"settings.{key}": value for key, value in overrides.items()}
@@ -223,7 +218,7 @@ def tests(tmp_path: Path) -> TestRepository:
 def test_commits_have_their_own_payload_and_settings(tests: TestRepository) -> None:
     pinned = tests.pin("v1", "main")
     first, second = pinned.commits.values()
-    assert [*pinned.commits] == [tests.repo.git.rev_parse(ref) for ref in ("v1", "main")]
+    assert [*pinned.commits] == tests.commits
     assert pinned.definition.axes["commit"] == tuple(pinned.commits)
     assert (first.definition.test.payload, second.definition.test.payload) == ("read.py", "scan.C")
     assert [test.definition.settings["block"] for test in (first, second)] == [1, 2]

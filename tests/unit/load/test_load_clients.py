@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from job_factory import write_payload_job
 from local_servers import CONTENT, SIZE, LyingDoor, serve_http
 from machine_requirements import skip_or_fail
@@ -572,13 +573,10 @@ def test_load_that_hangs_ends_with_its_stacks(
         document={"load": {"step_s": 0.2, "duration_s": 0.2, "writable": area}},
         variant={"clients": 1, "rate_hz": 10},
     )
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-c", PAYLOAD.format(hang=hang, load=load)],
         env={**os.environ, **job},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 1, done.stderr
     assert "in hang_in_client" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_servers import serve_http
+from local_servers import send_answer, serve_http
 
 from treehammer.collectors.job_spec import LoadSpec
 from treehammer.collectors.record.outcome import ExecutionError
@@ -137,10 +137,8 @@ def test_truncated_answer_is_no_refusal(sent: int) -> None:
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[:sent] if Service.breaks_off else body)
+            part = body[:sent] if Service.breaks_off else body
+            send_answer(self, 200, part, Content_Length=str(len(body)))
             self.close_connection = Service.breaks_off
 
     with serve_http(Service) as port:

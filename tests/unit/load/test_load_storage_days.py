@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from measurement_factory import STARTED_DAY, make_measurement, make_operation
-from service_thread import ServiceThread
+from service_thread import BROWSER, ServiceThread
 
 from treehammer.analysis.status.operations_rule import OperationsRule
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
@@ -59,9 +59,6 @@ def test_round_trip_of_each_reader_is_taken_out() -> None:
     far = operations("read", 10, 0, 2.0, round_trip_s=0.5)
     day = judge(near, far)
     assert day.block_s == pytest.approx((30 * 0.999 + 10 * 1.5) / 40, rel=0.01)
-
-
-BROWSER = {"Accept": "text/html,*/*"}
 
 
 DAY = date.fromisoformat(str(STARTED_DAY))

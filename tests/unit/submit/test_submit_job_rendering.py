@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import ssl
-import subprocess
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from captured_runs import run_captured
 from certificate_authority import CertificateAuthority
 from click.testing import CliRunner
 from hypothesis import example, given
@@ -422,7 +422,7 @@ def hash_name(certificate: Path) -> str:
     if shutil.which("openssl") is None:
         skip_or_fail("no program openssl")
     command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(certificate)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return run_captured(command, check=True).stdout.strip()
 
 
 def test_folder_arrives_as_folder(tmp_path: Path, authority: CertificateAuthority) -> None:

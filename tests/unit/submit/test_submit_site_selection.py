@@ -51,16 +51,9 @@ def test_doors_that_a_request_excludes_are_not_included(desk: SubmissionDesk) ->
 A, B, C = (make_grid_site(name=f"SITE_{letter}") for letter in "ABC")
 
 
-def remote_plan(folder: Path, pace: Pace | None = None, **changes: Any) -> Plan:
+def remote_plan(folder: Path, **changes: Any) -> Plan:
     """Plan jobs at A and C that read the storage of A and B; ``changes`` apply to B."""
-    return make_grid_plan(
-        folder,
-        READING_TEST,
-        A,
-        B.replace(**changes),
-        from_sites=(A, C),
-        options=SubmissionOptions(pace or Pace()),
-    )
+    return make_grid_plan(folder, READING_TEST, A, B.replace(**changes), from_sites=(A, C))
 
 
 def test_each_site_reads_each_storage_site(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
 from plan_factory import TrackingHarness, make_grid_site, make_settings
 from repository_code import call_command, invoke_command
@@ -112,7 +112,7 @@ def test_local_batch_system_does_not_load_htcondor() -> None:
         "site_registry.open_batch_system('local', config.load_settings({}, environ={})); "
         "print([name for name in sys.modules if name in ('htcondor2', 'classad2')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_captured([sys.executable, "-c", code], check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 from click.testing import CliRunner, Result
 from polling import wait_until
 
@@ -256,12 +257,10 @@ def test_mount_script_quotes_names() -> None:
     odd = Path("/a b/$(touch x)/'q'")
     text = render_mount_script([odd], [VisibleFolder(odd / "c", odd / "c")], ["true"])
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
-    output = subprocess.run(
+    output = run_captured(
         ["sh"],
         input="mount() { printf '%s\\n' \"$@\"; }; umount() { :; }; mkdir() { :; }\n" + text,
-        text=True,
         check=True,
-        capture_output=True,
     ).stdout
     assert str(odd) in output.splitlines()
     assert f"/mnt{odd}/c" in output.splitlines()

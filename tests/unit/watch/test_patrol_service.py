@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from captured_runs import commit_all, make_repository, run_git
 from local_servers import serve_tcp
 from measurement_factory import make_campaign_row
 
@@ -357,19 +357,11 @@ def test_interrupted_submission_is_completed_with_the_same_identity(
     assert len(simulation.requests) == 1
 
 
-def run_git(repository: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
-    command = ["git", "-C", str(repository), *who, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def add_commit(repository: Path) -> str:
     """Add a commit to a repository, which is made first if it does not exist; return its hash."""
     if not repository.exists():
-        repository.mkdir()
-        run_git(repository, "init", "--quiet", "--initial-branch=main")
-    run_git(repository, "commit", "--quiet", "--allow-empty", "--message", "idea")
-    return run_git(repository, "rev-parse", "HEAD")
+        make_repository(repository)
+    return commit_all(repository)
 
 
 BRANCH = """

@@ -180,10 +180,10 @@ def list_checks(store: Store) -> list[ReleaseCheck]:
     return ReleaseCheckTable(store).list_checks()
 
 
-def rerun(store: Store, name: str, effect: float, *, hosts: int = 4, seed: int = 2) -> str:
+def rerun(store: Store, name: str, effect: float, *, seed: int = 2) -> str:
     """Start the requested rerun and let it finish."""
     (request,) = requested_reruns(store)
-    identity = add_campaign(store, name, effect, hosts=hosts, seed=seed)
+    identity = add_campaign(store, name, effect, hosts=4, seed=seed)
     assert record_rerun(store, request, identity, NOW)
     assert not record_rerun(store, request, "another", NOW)
     return identity

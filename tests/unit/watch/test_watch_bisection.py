@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from measured_tests import make_library, run_git
+from captured_runs import run_git
+from measured_tests import make_library
 from measurement_factory import build_verdict
 from plan_factory import make_pinned_test, make_settings
 from repository_code import invoke_command

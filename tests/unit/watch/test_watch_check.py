@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from limited_campaign import fill_with_limits
-from local_servers import serve_http
+from local_servers import send_answer, serve_http
 from measurement_factory import make_campaign_row, make_job_row
 from repository_code import call_command, invoke_command
 
@@ -138,12 +138,7 @@ class Answers(BaseHTTPRequestHandler):
     status = 200
 
     def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        send_answer(self, self.status, self.body)
 
 
 @pytest.fixture(scope="module")

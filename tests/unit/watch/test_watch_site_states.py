@@ -91,11 +91,9 @@ def run_test(
     return make_run(job, hours, good=good, site=site, test=test, storage=storage)
 
 
-def run_tests(
-    from_h: float, to_h: float, *, good: bool, site: str = "A", every_h: float = 0.5
-) -> list[Measurement]:
-    """Run both tests of a site regularly."""
-    times = [from_h + every_h * n for n in range(round((to_h - from_h) / every_h))]
+def run_tests(from_h: float, to_h: float, *, good: bool, site: str = "A") -> list[Measurement]:
+    """Run both tests of a site every half hour."""
+    times = [from_h + 0.5 * n for n in range(round(2 * (to_h - from_h)))]
     return [
         run_test(at, good=good, site=site, test=test) for at in times for test in ("read", "load")
     ]

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from measurement_factory import make_operation
+from measurement_factory import make_measurement, make_operation
 from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
-from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+from service_thread import ServiceThread, StartService, make_body
 
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
@@ -204,7 +204,7 @@ ADDRESS = "/api/v1/campaigns/campaign/operations"
 
 def load_measurements() -> list[Measurement]:
     steps = [make_operation([0.001] * 99 + [2.0], {"reset": 1}), make_operation([], step=1)]
-    return [make_sent_measurement(position=p, operations=steps) for p in (1, 2, 3)]
+    return [make_measurement(position=p, operations=steps) for p in (1, 2, 3)]
 
 
 def test_uploaded_operations_are_part_of_the_record(service: ServiceThread) -> None:
@@ -235,7 +235,7 @@ def test_campaign_streams_its_operations(
     records = load_measurements()
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:
-            store.add([*records, make_sent_measurement(position=9)])
+            store.add([*records, make_measurement(position=9)])
         answer = service.get_path(ADDRESS)
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         lines = [json.loads(line) for line in answer.text.splitlines()]

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement
 from repository_code import find_command
-from service_thread import ServiceThread, StartService
+from service_thread import BROWSER, ServiceThread, StartService
 
 from treehammer import config
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
@@ -75,7 +75,6 @@ def test_refresh_after_failure_queries_again() -> None:
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
-BROWSER = {"Accept": "text/html,*/*"}
 DAY_US = 86400 * 1_000_000
 
 

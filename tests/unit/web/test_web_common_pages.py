@@ -16,7 +16,7 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
 from prometheus_client.parser import text_string_to_metric_families
-from service_thread import ServiceThread, StartService, run_service
+from service_thread import BROWSER, ServiceThread, StartService, run_service
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -33,7 +33,6 @@ from treehammer.web.service import app
 from treehammer.web.service.middleware import ProxyHeaders
 from treehammer.web.service.proxy_setup import SECRET_HEADER
 
-BROWSER = {"Accept": "text/html,*/*"}
 #: Paths that require read access, except those of the API.
 READ_PATHS = (
     "/",

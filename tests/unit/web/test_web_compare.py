@@ -25,7 +25,7 @@ from measurement_factory import (
 )
 from page_contents import PageTable
 from page_database import HOSTILE_TEXTS
-from service_thread import ServiceThread, run_service
+from service_thread import BROWSER, ServiceThread, run_service
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
@@ -39,7 +39,6 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.pages import comparison_list_page
 
-PEOPLE = {"Accept": "text/html,*/*"}
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
 OTHER = quote(f"site={SITES[1]}")
 
@@ -159,7 +158,7 @@ def test_conditions_of_another_version_are_shown_unchanged(pages: ServiceThread)
     rows = [build_verdict("next", scope="site", evidence=evidence)]
     pages.store.replace_comparison("next", [], rows)
     for address in ("/", "/compare", "/compare/next", "/api/v1/overview"):
-        page = pages.client.get(address, headers=PEOPLE)
+        page = pages.client.get(address, headers=BROWSER)
         assert (page.status_code, "column_of_next=1" in page.text) == (200, True), address
 
 

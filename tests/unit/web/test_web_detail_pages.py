@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 from page_database import HOSTILE_TEXTS
-from service_thread import ServiceThread, run_service
+from service_thread import BROWSER, ServiceThread, run_service
 
 from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
@@ -309,9 +309,6 @@ def test_page_number_beyond_last_is_reported(service: ServiceThread, address: st
     assert "page 99 of" not in page.text
 
 
-PEOPLE = {"Accept": "text/html"}
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThread, list[str]]]:
     """A service with a good measurement and a failed one on another node."""
@@ -383,7 +380,7 @@ def test_differences_of_the_environment_come_first(pair: tuple[ServiceThread, li
 @pytest.mark.parametrize("path", ["/measurements/none", "/measurements/{}?with=none"])
 def test_unknown_measurement_is_not_found(pair: tuple[ServiceThread, list[str]], path: str) -> None:
     service, (good, _) = pair
-    answer = service.client.get(path.format(good), headers=PEOPLE)
+    answer = service.client.get(path.format(good), headers=BROWSER)
     assert answer.status_code == 404
     assert "here is no measurement 'none'" in unescape(answer.text)
 

@@ -9,14 +9,9 @@ import zlib
 from typing import Any
 
 import pytest
+from measurement_factory import make_measurement
 from polling import wait_until
-from service_thread import (
-    FailingStore,
-    ServiceThread,
-    StartService,
-    make_body,
-    make_sent_measurement,
-)
+from service_thread import FailingStore, ServiceThread, StartService, make_body
 
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core.access_keys import mint_job_token
@@ -39,10 +34,10 @@ def count_stored(service: ServiceThread) -> int:
 
 
 def test_upload_reports_new_known_and_conflicting(service: ServiceThread, key: str) -> None:
-    measurements = [make_sent_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
+    measurements = [make_measurement(position=p, extras={"a": 1.5}) for p in (1, 2, 3)]
     answer = service.post_document(make_body(measurements[:2]), key)
     assert (answer.status_code, answer.json()) == (200, {"new": 2, "known": 0, "conflicting": []})
-    other = make_sent_measurement(position=1, host="elsewhere")
+    other = make_measurement(position=1, host="elsewhere")
     answer = service.post_document(make_body([*measurements, other]), key)
     assert answer.json() == {"new": 1, "known": 2, "conflicting": [other.id]}
     assert service.post_document(make_body([]), key).json() == {
@@ -65,7 +60,7 @@ def test_upload_accepts_gzip(service: ServiceThread, key: str) -> None:
     assert service.post_document(even, key, Content_Encoding="gzip").status_code == 200
 
 
-BODY = make_body([make_sent_measurement()])
+BODY = make_body([make_measurement()])
 RECORD, GOOD = BODY["measurements"][0], json.dumps(BODY).encode()
 
 
@@ -146,7 +141,7 @@ def test_invalid_body_is_refused_with_reason(
 def test_invalid_measurement_refuses_whole_request(
     shared_service: ServiceThread, shared_key: str
 ) -> None:
-    document = make_body([make_sent_measurement(position=p) for p in (1, 2, 3)])
+    document = make_body([make_measurement(position=p) for p in (1, 2, 3)])
     document["measurements"][1]["values"]["day"] = "today"
     document["measurements"][2]["extras"]["-"] = 1
     answer = shared_service.post_document(document, shared_key)
@@ -223,7 +218,7 @@ def test_too_large_bodies_are_refused(start_service: StartService) -> None:
         )
         assert answer.status_code == 413
         answer = service.post_document(
-            make_body([make_sent_measurement(position=p) for p in range(1, 5)]), key
+            make_body([make_measurement(position=p) for p in range(1, 5)]), key
         )
         assert answer.status_code == 413
         assert "at most 3" in answer.json()["error"]
@@ -277,10 +272,10 @@ def test_job_token_permits_own_measurements_only(service: ServiceThread) -> None
     token = mint_job_token(key, "campaign", "job", service.clock[0] + DAY_US)
     assert service.post_document(GOOD, token).json()["new"] == 1
     for other in (
-        make_sent_measurement(job="other"),
-        make_sent_measurement(position=2, campaign_id="another"),
+        make_measurement(job="other"),
+        make_measurement(position=2, campaign_id="another"),
     ):
-        mixed = make_body([make_sent_measurement(position=3), other])
+        mixed = make_body([make_measurement(position=3), other])
         answer = service.post_document(mixed, token)
         assert answer.status_code == 403
         assert "measurement 1 does not belong to the job" in answer.json()["error"]
@@ -348,7 +343,7 @@ def test_reading_requires_key_unless_public(
     service: ServiceThread, start_service: StartService
 ) -> None:
     submitter, reader = service.make_key("submit").text, service.make_key("read").text
-    record = make_sent_measurement(host="", retries=3, extras={"a": 2})
+    record = make_measurement(host="", retries=3, extras={"a": 2})
     assert service.post_document(make_body([record]), submitter).status_code == 200
     address = f"/api/v1/measurements/{record.id}"
     assert service.get_path(address).status_code == 401

@@ -12,15 +12,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from measurement_factory import make_measurement
 from prometheus_client.parser import text_string_to_metric_families
 from repository_code import find_command
-from service_thread import (
-    FailingStore,
-    ServiceThread,
-    StartService,
-    make_body,
-    make_sent_measurement,
-)
+from service_thread import BROWSER, FailingStore, ServiceThread, StartService, make_body
 
 from treehammer import config
 from treehammer.errors import StoreError
@@ -44,7 +39,7 @@ def make_refused(number: int = 0) -> AuditEvent:
 def test_keys_and_refusals_are_in_audit_trail(start_service: StartService) -> None:
     with start_service() as service:
         key = service.make_key("read")
-        body = make_body([make_sent_measurement()])
+        body = make_body([make_measurement()])
         for _ in range(3):
             assert service.post_document(body, key.text).status_code == 403
         assert service.post_document(body, "wrong").status_code == 401
@@ -166,7 +161,7 @@ def read_samples(service: ServiceThread, key: str) -> dict[tuple[str, ...], floa
 
 def test_metrics_count_refusals_and_commits(service: ServiceThread) -> None:
     reader, submitter = service.make_key("read").text, service.make_key("submit").text
-    body = make_body([make_sent_measurement(position=1), make_sent_measurement(position=2)])
+    body = make_body([make_measurement(position=1), make_measurement(position=2)])
     for _ in range(2):
         assert service.post_document(body, submitter).status_code == 200
     assert service.post_document(b"{", submitter).status_code == 400
@@ -204,7 +199,7 @@ def test_metrics_show_last_write_error(start_service: StartService) -> None:
     store = FailingStore(StoreError("the disk is full", where="results.db"))
     with start_service(store.add) as service:
         reader, submitter = service.make_key("read").text, service.make_key("submit").text
-        body = make_body([make_sent_measurement()])
+        body = make_body([make_measurement()])
         before = time.time()
         assert service.post_document(body, submitter).status_code == 503
         values = read_samples(service, reader)
@@ -236,7 +231,6 @@ def test_metrics_are_served_while_database_is_gone(
         file.with_name("moved.db").rename(file)
 
 
-BROWSER = {"Accept": "text/html,*/*"}
 EVIL = "evil.example"
 
 

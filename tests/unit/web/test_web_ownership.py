@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measurement_factory import STARTED_US
-from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+from measurement_factory import STARTED_US, make_measurement
+from service_thread import ServiceThread, StartService, make_body
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
@@ -260,7 +260,7 @@ def send_campaign(
 
 
 def make_own(campaign: str, job: str, **values: Any) -> Measurement:
-    return make_sent_measurement(job, campaign_id=campaign, **values)
+    return make_measurement(job, campaign_id=campaign, **values)
 
 
 def stored(service: ServiceThread) -> list[tuple[Any, ...]]:

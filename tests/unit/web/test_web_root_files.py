@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from page_database import HOSTILE_TEXTS, fill_database
-from service_thread import ServiceThread, run_service
+from service_thread import BROWSER, ServiceThread, run_service
 
 from treehammer.collectors.software import providers
 from treehammer.sql.read.query_model import Selection
@@ -33,8 +33,6 @@ from treehammer.web.pages.root_file_page import (
     RootExports,
     fingerprint_selection,
 )
-
-PEOPLE = {"Accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def make_exports(filled: ServiceThread) -> RootExports:
 def test_page_responds_to_parameters(
     filled: ServiceThread, query: str, status: int, expected: str
 ) -> None:
-    page = filled.client.get(f"/root-file{query}", headers=PEOPLE)
+    page = filled.client.get(f"/root-file{query}", headers=BROWSER)
     assert page.status_code == status
     assert expected in page.text
     assert "<script>" not in page.text
@@ -116,7 +114,7 @@ def test_too_many_measurements_are_refused(
 ) -> None:
     monkeypatch.setattr(root_file_page, "MAX_MEASUREMENTS", 10)
     query = "campaign=nightly&where=kind%3Dtimed"
-    page = filled.client.get(f"/root-file?{query}", headers=PEOPLE)
+    page = filled.client.get(f"/root-file?{query}", headers=BROWSER)
     assert "More than 10 measurements match" in page.text
     assert "--campaign over --where kind=timed" in page.text
     answer = filled.client.get(f"/root-file/{'0' * 32}.root?campaign=nightly")
@@ -318,11 +316,11 @@ def test_hits_of_a_kind_are_limited(search_service: ServiceThread) -> None:
 @pytest.mark.parametrize("text", ["nightly", "Job1", "wn2", "6.40.00", "ttree-read", "CERN-PROD"])
 def test_single_hit_leads_to_its_page(search_service: ServiceThread, text: str) -> None:
     led = search_service.client.get(
-        f"/search?q={quote(text)}", headers=PEOPLE, follow_redirects=False
+        f"/search?q={quote(text)}", headers=BROWSER, follow_redirects=False
     )
     assert led.status_code == 307
     assert led.headers["location"].startswith("/")
-    page = search_service.client.get(led.headers["location"], headers=PEOPLE)
+    page = search_service.client.get(led.headers["location"], headers=BROWSER)
     assert page.status_code == 200
     assert text in page.text
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from certificate_authority import CertificateAuthority
 from service_thread import run_service
 from starlette.applications import Starlette
@@ -220,14 +221,10 @@ def test_unit_is_accepted_and_confined(shipped: str, name: str, tmp_path: Path) 
     unit = tmp_path / name
     text = (DEPLOYMENT / shipped).read_text()
     unit.write_text(text.replace("/opt/treehammer/bin/treehammer", str(program)))
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
-    )
+    verified = run_captured(["systemd-analyze", "verify", "--man=no", unit])
     complaints = [line for line in verified.stderr.splitlines() if unit.stem in line]
     assert (verified.returncode, complaints) == (0, [])
     # The level is in tenths of a point from 0, fully confined, to 10.
-    confined = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=15", unit],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    confined = run_captured(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=15", unit])  # fmt: skip
     assert confined.returncode == 0, confined.stdout[-300:] + confined.stderr

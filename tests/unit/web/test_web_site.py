@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from measurement_factory import STARTED_DAY, make_measurement
 from page_contents import list_marks, load_charts
-from service_thread import ServiceThread
+from service_thread import BROWSER, ServiceThread
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.query_model import Condition, Selection
@@ -21,7 +21,6 @@ from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 
-PEOPLE = {"Accept": "text/html"}
 LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
 
 
@@ -69,7 +68,7 @@ def test_server_updates_are_marked(filled_service: ServiceThread) -> None:
 def test_page_responds_to_parameters(
     filled_service: ServiceThread, address: str, status: int, expected: str
 ) -> None:
-    answer = filled_service.client.get(address, headers=PEOPLE)
+    answer = filled_service.client.get(address, headers=BROWSER)
     assert answer.status_code == status
     assert expected in answer.text
 
@@ -275,7 +274,6 @@ def test_effect_of_a_servers_version_is_said(pages: ServiceThread) -> None:
     assert f"{sentence} {change['effect']}." in page
 
 
-BROWSER = {"Accept": "text/html,*/*"}
 DAY = date.fromisoformat(str(STARTED_DAY))
 
 

@@ -21,14 +21,13 @@ from page_contents import (
     parse_numbers,
 )
 from page_database import CHANGE, HOSTILE_TEXTS
-from service_thread import ServiceThread
+from service_thread import BROWSER, ServiceThread
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.verticals import has_vertical
 
-BROWSER = {"Accept": "text/html,*/*"}
 #: Last part of an address, which differs between pages of one kind; one of each kind is visited.
 IDENTITY = re.compile(r"(?<=\w/)[^/]+$")
 #: Files, pages with tests of their own, and a measurement and jobs that are not stored.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from job_factory import write_payload_job
 from warm_root import WarmRoot
 
@@ -244,15 +244,7 @@ def run_payload(
         env = {**setup.env, **job, **(variables or {})}
         command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
         if fresh:
-            done = subprocess.run(
-                command,
-                env=env,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=600,
-                check=False,
-            )
+            done = run_captured(command, env=env, cwd=folder, timeout=600)
             code, log = done.returncode, done.stdout + done.stderr
         else:
             code, log = warm_root(setup).run(*command[1:], env=env, folder=folder)

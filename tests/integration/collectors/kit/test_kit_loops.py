@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import uproot
+from captured_runs import run_captured
 from click.testing import CliRunner, Result
 from job_factory import make_execution, make_job, write_payload_job
 from machine_requirements import skip_or_fail
@@ -46,7 +47,7 @@ def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
     job = make_job(*sides, limits=ExecutionLimits(300.0, 0), metrics=metrics)
     (folder / "job.json").write_text(job.to_json())
     worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
-    done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_captured(worker, cwd=folder)
     records = [json.loads(path.read_text())["values"] for path in (folder / "records").iterdir()]
     assert len(records) == 2, done.stdout + done.stderr
     return records
@@ -392,11 +393,9 @@ def build_loop(
     """Build the libraries of a payload's loop as the worker does; return their folder."""
     job = write_payload_job(folder, variant={"format": file_format})
     base = config.load_settings().software_dir / "loops"
-    done = subprocess.run(
+    done = run_captured(
         setup.build_command("python", str(payload)),
         env={**setup.env, **job, "TREEHAMMER_LOOP_BUILD": str(base)},
-        capture_output=True,
-        text=True,
         timeout=600,
         check=True,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from tiny_dataset import WRITE_ODD_FILES, WRITE_UNKNOWN_CLASS
 
 from treehammer.collectors.software import providers
@@ -288,13 +288,8 @@ def test_crash_inside_root_ends_by_its_signal(
         "root.gInterpreter.Declare('void boom() { *(volatile int *)nullptr = 1; }')\n"
         "root.boom()\n"
     )
-    done = subprocess.run(
-        [release.python, "-W", "ignore", str(script)],
-        env=dict(release.env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = run_captured(
+        [release.python, "-W", "ignore", str(script)], env=dict(release.env), timeout=120
     )
     assert done.returncode == -11
     assert "Segmentation fault" in done.stderr

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_release import LOST_VARIABLE, RELEASE, write_planted_wheels
+from planted_release import LOST_VARIABLE, RELEASE, install_from, write_planted_wheels
 
 from treehammer import config
-from treehammer.collectors.software import providers, wheel_installation
+from treehammer.collectors.software import providers
 
 KIT = Path(providers.__file__).parents[1] / "kit"
 Run = Callable[..., Any]
@@ -27,18 +26,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> providers.SoftwareSetup
     )
     write_planted_wheels(folder, Path(cached.location))
 
-    def create_environment(installer: wheel_installation.WheelInstaller) -> None:
-        """Link the cached release's pip, which takes long to install."""
-        venv.create(installer.folder, symlinks=True)
-        for packages in Path(cached.location).glob("lib/python3*/site-packages"):
-            target = Path(installer.folder) / packages.relative_to(cached.location)
-            for path in packages.glob("pip*"):
-                (target / path.name).symlink_to(path)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wheel_installation.WheelInstaller, "create_environment", create_environment)
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(folder))
+        install_from(folder, patch)
         request = providers.prepare_software(
             providers.parse_software_request(RELEASE), folder / "software"
         )

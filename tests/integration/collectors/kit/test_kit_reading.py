@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import uproot
+from captured_runs import run_captured
 
 from treehammer.collectors.kit import treehammer_kit as kit
 from treehammer.collectors.record import metric_catalogue
@@ -350,13 +350,7 @@ sys.stdout.flush(); os._exit(0)
 def test_increase_of_each_loop_is_counted(release: providers.SoftwareSetup, tmp_path: Path) -> None:
     script = tmp_path / "count.py"
     script.write_text(SCRIPT)
-    done = subprocess.run(
-        [release.python, "-W", "ignore", script],
-        env=dict(release.env),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_captured([release.python, "-W", "ignore", script], env=dict(release.env), check=True)
     counters, problems = json.loads(done.stdout.splitlines()[-1])
     if "task clock" in problems:
         pytest.skip(f"the kernel refuses software events: {problems}")

@@ -18,7 +18,8 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import serve_http
+from captured_runs import run_captured
+from local_servers import send_answer, serve_http
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -90,11 +91,9 @@ class Index(SimpleHTTPRequestHandler):
         self.sent.append(fault)
         if fault == "flipped":
             content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        self.send_response(200)
-        self.send_header("Content-Type", "application/zip")
-        self.send_header("Content-Length", str(middle if fault == "truncated" else len(content)))
-        self.end_headers()
-        self.wfile.write(content[:middle] if fault in ("truncated", "cut", "stall") else content)
+        part = content[:middle] if fault in ("truncated", "cut", "stall") else content
+        length = middle if fault == "truncated" else len(content)
+        send_answer(self, 200, part, Content_Type="application/zip", Content_Length=str(length))
         if fault == "stall":
             self.wfile.flush()
             self.stalled.set()
@@ -294,7 +293,7 @@ def test_full_disk_is_named(
     if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no disk of any size can be mounted here (unshare)")
     command = [sys.executable, "-c", FULL_DISK, str(disk), VERSION, WHEEL, str(needed)]
-    done = subprocess.run([*space, *command], capture_output=True, text=True, check=True)
+    done = run_captured([*space, *command], check=True)
     assert done.stdout.startswith(f"disk the disk of {disk}/root-{VERSION} is full"), done.stdout
     assert "MB are free; make room there" in done.stdout
     assert "venv" not in done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from local_servers import serve_http
 from machine_requirements import find_python, skip_or_fail
 
@@ -165,7 +165,7 @@ def test_run_queue_wait_between_samples(bench: Any) -> None:
 
 def in_memory(folder: Path) -> bool:
     command = ["stat", "--file-system", "--format=%T", str(folder)]
-    kind = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    kind = run_captured(command, check=True).stdout.strip()
     return kind in ("tmpfs", "ramfs")
 
 
@@ -385,5 +385,5 @@ def test_proxy_of_a_distant_door_is_no_part_of_the_payload(
     assert (far["file_url"], far["data_server"]) == (url, f"127.0.0.1:{port}")
     assert (redirected["failure_class"], redirected["failure_kind"]) == ("read", "distance")
     assert "pool.example:1094" in redirected["failure_message"]
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = run_captured(["ps", "-eo", "args"], check=True)
     assert str(ran.folder) not in listed.stdout

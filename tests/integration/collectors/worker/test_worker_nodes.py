@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from machine_requirements import skip_or_fail
 from worker_bench import READ_TREE
 
@@ -178,7 +178,7 @@ class NodeSandbox:
             words += ["--setenv", name, value]
         run = f"{limits}; exec sh worker.pyz run job.json --work scratch"
         command = [*prefix, *([folder] if prefix else []), *words, "sh", "-c", run]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        done = run_captured(command, timeout=600)
         return self.bench.read_result(done.returncode, done.stdout, done.stderr)
 
 
@@ -187,9 +187,7 @@ def sandbox(bench: Any, packed_worker: Path) -> NodeSandbox:
     if shutil.which("bwrap") is None:
         skip_or_fail("there is no bwrap here (Debian: bubblewrap)")
     probe = ["bwrap", "--unshare-all", "--uid", "12345", "--ro-bind", "/", "/", "true"]
-    started = subprocess.run(
-        [*NOEXEC, str(bench.folder), *probe], capture_output=True, text=True, check=False
-    )
+    started = run_captured([*NOEXEC, str(bench.folder), *probe])
     if started.returncode:
         pytest.skip(f"no user namespace here: {started.stderr.strip()}")
     bench.worker = bench.folder / "worker.pyz"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from ingest_stub import TOKEN, IngestStub, StubReply
 from polling import wait_until
 
@@ -155,7 +156,7 @@ def test_upload_command_sends_pending_records(
 
     def upload(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(bench.worker), "upload", str(bench.folder), *options]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return run_captured(command, timeout=60)
 
     refused = upload()
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -170,7 +171,7 @@ def test_upload_command_sends_pending_records(
     empty.mkdir()
     for folder, expected in ((empty, "no folder 'records'"), (tmp_path / "none", "no folder")):
         command = [sys.executable, str(bench.worker), "upload", str(folder)]
-        failed = subprocess.run(command, capture_output=True, text=True, check=False)
+        failed = run_captured(command)
         assert (failed.returncode, expected in failed.stderr) == (2, True)
         assert "Traceback" not in failed.stderr
 

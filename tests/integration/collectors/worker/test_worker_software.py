@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 from cvmfs_view import VIEW, install_view
 from machine_requirements import skip_or_fail
 
@@ -210,7 +211,7 @@ def contained(release: Path) -> str:
     words += ["--setenv", "PATH", "/opt/root/bin:/usr/bin:/bin", "--setenv", "INSIDE", "contained"]
     if shutil.which("bwrap") is None:
         skip_or_fail("there is no bwrap here (Debian: bubblewrap)")
-    started = subprocess.run(["bwrap", *words, "true"], capture_output=True, text=True, check=False)
+    started = run_captured(["bwrap", *words, "true"])
     if started.returncode:
         pytest.skip(f"bwrap does not start here: {started.stderr.strip()}")
     return shlex.join(["bwrap", *words])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from captured_runs import run_captured
 
 from treehammer.collectors.kit.treehammer_kit import program_text
 
@@ -53,13 +53,7 @@ def test_text_and_constants_of_libraries_are_listed() -> None:
 
 
 def test_process_runs_on_from_pages_of_its_own() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env={"PYTHONPATH": str(KIT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_captured([sys.executable, "-c", SCRIPT], env={"PYTHONPATH": str(KIT)}, check=True)
     size, before, after, digest, number = json.loads(done.stdout)
     assert digest.startswith("e3b0c442")
     assert number == 3

@@ -18,6 +18,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from captured_runs import run_captured
 from click.testing import CliRunner
 from credential_factory import SECRET, write_proxy, write_token
 from hypothesis import given
@@ -72,7 +73,7 @@ def test_worker_runs_from_its_bytecode_or_its_source(
             if f"{name}c" not in names or kept == "source":
                 target.writestr(name, content)
     command = [sys.executable, str(changed), "run", "no-job.json"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = run_captured(command)
     assert (ran.returncode, "no-job.json" in ran.stderr) == (2, True), ran.stderr
 
 
@@ -86,13 +87,8 @@ def find_old_python(version: str) -> str:
 def run_on_node(folder: Path, program: str, worker: Path, **env: str) -> Any:
     """Run the packed worker for a site's job with nothing but some programs on PATH."""
     (folder / "job.json").write_text('{\n "executions": [],\n "site": "SITE_A"\n}\n')
-    return subprocess.run(
-        [program, str(worker), "run", "no-job.json"],
-        cwd=folder,
-        env={"PATH": str(folder), **env},
-        capture_output=True,
-        text=True,
-        check=False,
+    return run_captured(
+        [program, str(worker), "run", "no-job.json"], cwd=folder, env={"PATH": str(folder), **env}
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from job_factory import make_execution
-from local_servers import make_authority, serve_http, serve_tcp
+from local_servers import make_authority, send_answer, serve_http, serve_tcp
 
 from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, ExecutionError
@@ -39,8 +39,7 @@ def distance(tmp_path: Path) -> Iterator[JobDistance]:
 
 class Answer(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.end_headers()
+        send_answer(self, 200)
 
 
 def make_distant_spec(
@@ -169,9 +168,7 @@ def test_no_distance_needs_no_proxy(distance: JobDistance) -> None:
 def test_redirecting_door_is_not_supported(distance: JobDistance) -> None:
     class Redirect(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            self.send_response(307)
-            self.send_header("Location", "http://pool.example/a")
-            self.end_headers()
+            send_answer(self, 307, Location="http://pool.example/a")
 
     def answer_as_manager(connection: socket.socket) -> None:
         connection.recv(1000)

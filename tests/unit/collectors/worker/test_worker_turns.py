@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from captured_runs import run_captured
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.collectors.kit.treehammer_kit import columns, loop_libraries, turn_server
@@ -434,7 +435,7 @@ def test_gate_stops_a_loop_between_two_entries(tmp_path: Path) -> None:
     source.write_text(GATED_LOOPS)
     include = f"-I{Path(columns.__file__).parent}"
     subprocess.run(["c++", "-std=c++17", include, "-o", program, source], check=True)
-    output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    output = run_captured([program], check=True).stdout
     assert output.split() == [
         *("3", "3", "destroyed", "10", "10", "unreadable", "end", "destroyed")
     ]
