@@ -29,8 +29,6 @@ LEGEND_PARAMETERS: tuple[Specification, ...] = (
 )
 #: Data of a chart; the values are added to its specification.
 MARKS: Specification = {"name": "marks"}
-#: Leaves out labels that would overlap or touch.
-LABEL_DISTANCE: Specification = {"labelOverlap": True, "labelSeparation": 8}
 #: Selection that zooms and moves the axes.
 ZOOM = "zoom"
 #: Name of the layer whose axes are zoomed, which the others share.
@@ -248,7 +246,6 @@ def _encode_days(layout: FigureLayout) -> Specification:
     years = {place[:4] for place in layout.places}
     axis: Specification = {
         "grid": False,
-        **LABEL_DISTANCE,
         "tickCount": 8,
         "format": "%-d %b" if len(years) == 1 else "%-d %b %Y",
     }

@@ -43,6 +43,8 @@ THEME: Mapping[str, Any] = {
         "titleFontWeight": "normal",
         "labelLimit": 320,
     },
+    # Labels that would touch are left out.
+    "axisX": {"labelSeparation": 8},
     "legend": {
         "aria": False,
         "labelColor": INK_COLOR,

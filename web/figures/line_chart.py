@@ -50,7 +50,7 @@ class DayAxis:
         """Encode a field as days."""
         # Vega-Lite cannot merge equal domains of days of several layers.
         scale = {"type": "utc", "nice": False, "padding": 12}
-        axis = {"grid": grid, "format": "%-d %b", "tickCount": 8, **vega.LABEL_DISTANCE}
+        axis = {"grid": grid, "format": "%-d %b", "tickCount": 8}
         return vega.encode_field(field, vega.TEMPORAL, title=None, scale=scale, axis=axis)
 
 
@@ -93,7 +93,7 @@ class NumberAxis:
             "nice": not self.whole and not self.logarithmic,
             **vega.without_zero(self.logarithmic),
         }
-        axis: vega.Specification = {"grid": grid, **vega.LABEL_DISTANCE}
+        axis: vega.Specification = {"grid": grid}
         if self.logarithmic:
             axis |= vega.log_ticks(*self.ends)
         elif all(float(value).is_integer() for value in self.values):

@@ -369,6 +369,11 @@ def test_phase_has_the_same_color_in_every_chart() -> None:
     assert colors.items() <= {line.name: line.color for line in series}.items()
 
 
+def test_labels_that_would_touch_are_left_out() -> None:
+    drawn = draw_chart(make_chart(a={"loop_wall_s": 2.5e6}).specification, "svg").decode()
+    assert re.findall(r'opacity="1">([\d,]+)<', drawn)[:3] == ["0", "400,000", "800,000"]
+
+
 def test_drawing_names_bars_phases_and_unit() -> None:
     chart = make_chart(**{"A, ROOT 6.38.00": TIMES, "B, ROOT 6.40.00": {"loop_wall_s": 1.0}})
     drawn = draw_chart(chart.specification, "svg").decode()
