@@ -162,9 +162,12 @@ def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     period = Period(start_us, start_us + WEEK_DAYS * DAY_US - 1)
     states = _build_state_section(
         [
-            row
-            for row in list_state_changes(store, since_us=start_us)
-            if period.covers(row.since_us)
+            *list_current_states(store, at_us=start_us),
+            *(
+                row
+                for row in list_state_changes(store, since_us=start_us)
+                if period.covers(row.since_us)
+            ),
         ],
         _index_states(list_current_states(store, at_us=period.to_us)),
         _index_states(list_current_states(store)),
@@ -222,7 +225,7 @@ def _build_state_section(
     it; one that had recovered by its worst and first state.
 
     Args:
-        changes: changes of the week.
+        changes: states at the beginning of the week, and changes in it.
         last: states at the end of the week.
         present: states now.
     """

@@ -332,7 +332,7 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
     assert cost in pages.read("/campaigns/c1").text
 
 
-def test_digest_lists_a_central_event_once(pages: ServiceThread) -> None:
+def test_digest_lists_sites_that_failed_and_a_central_event_once(pages: ServiceThread) -> None:
     now_us = time.time_ns() // 1000
     changes = [
         StatusChangeRow(
@@ -341,18 +341,18 @@ def test_digest_lists_a_central_event_once(pages: ServiceThread) -> None:
             site=site,
             state="warning",
             previous="ok",
-            since_us=now_us,
+            since_us=now_us - 8 * DAY_US * (site == "F"),
             decided_us=now_us,
-            cause="central",
+            cause="daily" if site == "F" else "central",
             reason=f"central: 5 of 5 sites turned critical ({number} of 12 failed)",
         )
-        for number, site in enumerate("ABCDE")
+        for number, site in enumerate("ABCDEF")
     ]
     rules = RuleSetRow("0123456789ab", "{}", 0, now_us)
     record_evaluation(pages.store, before=None, rule_set=rules, superseded=(), changes=changes)
     (section, *_) = load_digest(pages.store, this_week(display_formats.today())).sections
-    (line,) = section.lines
-    assert line.text.startswith("A (jobs), B (jobs), C (jobs) and 2 more: warning since")
+    from_before, central = (line.text.partition(": warning since")[0] for line in section.lines)
+    assert (from_before, central) == ("F (jobs)", "A (jobs), B (jobs), C (jobs) and 2 more")
 
 
 def test_digest_of_a_monday_is_that_of_the_week_before() -> None:
