@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -40,27 +39,6 @@ def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
         yield
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
-
-
-@contextmanager
-def slow_daemon(box: Workspace, name: str, *, stopped_s: float, running_s: float) -> Iterator[None]:
-    """Suspend a daemon again and again while the block runs, so that it answers slowly."""
-    stop = threading.Event()
-
-    def alternate() -> None:
-        while not stop.is_set():
-            with suspend_daemon(box, name):
-                stop.wait(stopped_s)
-            stop.wait(running_s)
-
-    _find_daemon(box, name)
-    thread = threading.Thread(target=alternate, name=f"slow {name}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _find_daemon(box: Workspace, name: str) -> RunningDaemon:

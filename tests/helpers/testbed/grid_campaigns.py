@@ -11,7 +11,6 @@ from condor_jobs import pool_from_sites_file
 from grid_fixtures import Grid
 from local_user import TEST_TOML, LocalUser
 
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 
@@ -53,22 +52,6 @@ class GridUser(LocalUser):
             self.sites[name] = self.sites[name].replace(**values)
         path = self.folder / "sites.toml"
         sites_file.write_sites_file(self.sites.values(), [pool_from_sites_file(self.grid)], path)
-        self.settings = replace(self.settings, sites_file=path)
-
-    def use_remote_schedd(self, **changes: object) -> None:
-        """Write a sites file with one site, REMOTE: the second pool's schedd, with spooled files."""
-        second = self.grid.second
-        pool = HTCondorPool(
-            name="remote",
-            collector=f"127.0.0.1:{second.collector_port}",
-            schedd=second.schedd_name,
-            token_dir=second.client_folder / "tokens.d",
-            spool=True,
-        )
-        site = self.sites["FAR"].replace(name="REMOTE", batch="htcondor@remote", grid_resource="")
-        site = site.replace(**changes)
-        path = self.folder / "remote.toml"
-        sites_file.write_sites_file([site], [pool], path)
         self.settings = replace(self.settings, sites_file=path)
 
     def set_payload(self, script: str) -> None:

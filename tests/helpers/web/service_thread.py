@@ -260,6 +260,18 @@ def shared_key(shared_service: ServiceThread) -> str:
 
 
 @pytest.fixture(scope="module")
+def reader_key(shared_service: ServiceThread) -> str:
+    """A key of the shared service with the role read."""
+    return shared_service.make_key("read").text
+
+
+@pytest.fixture
+def key(service: ServiceThread) -> str:
+    """A key of the test's own service with the role submit."""
+    return service.make_key("submit").text
+
+
+@pytest.fixture(scope="module")
 def filled_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     """A public service on the database of :mod:`page_database`, shared by a module's tests."""
     folder = tmp_path_factory.mktemp("filled")

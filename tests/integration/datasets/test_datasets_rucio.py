@@ -15,20 +15,17 @@ import pytest
 import replica_files
 import rucio_users
 from grid_fixtures import Grid
-from rucio_users import RucioUser
+from rucio_users import RucioUser, hammer, restored
 from tiny_dataset import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.sql.write.store import Store
 
+__all__ = ["hammer", "restored"]
+
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 ALL = "treehammer=True"
-
-
-@pytest.fixture(scope="module")
-def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
-    return RucioUser(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +40,6 @@ def placed(hammer: RucioUser) -> str:
     printed = hammer.run_datasets("place", "placed", "--sites", "all", "--lifetime", "2d")
     (hammer.home / "printed").write_text(printed)
     return "placed"
-
-
-@pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the variable that Rucio calls in this process set."""
-    monkeypatch.setenv("RUCIO_CONFIG", "")
 
 
 def make_files(size: int = 400_000) -> dict[str, bytes]:

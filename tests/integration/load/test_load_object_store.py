@@ -6,22 +6,17 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from load_generator import read_metrics
-from object_store import ObjectStore, run_object_store
+from object_store import ObjectStore, keys, store
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile, LoadSpec
 from treehammer.collectors.software import providers
 
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with run_object_store(tmp_path_factory.mktemp("store")) as running:
-        yield running
+__all__ = ["keys", "store"]
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +26,6 @@ def stored_file(store: ObjectStore) -> InputFile:
     store.put("data/file", content)
     url = store.url_of("data/file")
     return InputFile("file", url, len(content), f"{zlib.adler32(content):08x}")
-
-
-@pytest.fixture
-def keys(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this process and its jobs the keys of the store."""
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(

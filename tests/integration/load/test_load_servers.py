@@ -6,10 +6,11 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from treehammer.testbed.components.xrootd_storage import (
     XrootdStorage,
     storage_folder,
 )
+from treehammer.testbed.workspace import Workspace
 
 #: Operations per second of the loads of this module.
 RATE_HZ = 50
@@ -242,14 +244,32 @@ def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
     assert sum_failures(rows) == expected
 
 
+@contextmanager
+def slow_daemon(box: Workspace, name: str) -> Iterator[None]:
+    """Let a daemon run for 20 ms a second while the block runs, so that it answers slowly."""
+    stop = threading.Event()
+
+    def alternate() -> None:
+        while not stop.is_set():
+            with daemon_faults.suspend_daemon(box, name):
+                stop.wait(1.0)
+            stop.wait(0.02)
+
+    thread = threading.Thread(target=alternate, name=f"slow {name}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("direction, clients, files", [("read", 4, 10), ("write", 64, 2)])
 def test_slow_server_behind_a_redirector_is_named(
     start: Any, storage: XrootdStorage, direction: str, clients: int, files: int
 ) -> None:
     _, slow, _ = storage.storage_address("SITE_A")
-    slow_site = daemon_faults.slow_daemon(
-        storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02
-    )
+    slow_site = slow_daemon(storage.box, "xrootd-SITE_A")
     axes: dict[str, Any] = {"clients": clients, "files": files, "direction": direction}
     if direction == "read":
         url, area = find_url(storage, "federation"), ""

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from grid_campaigns import GridUser
 
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.sites import sites_file
 
 
 def _attempts(user: GridUser, site: str = "") -> list[AttemptRow]:
@@ -241,7 +244,25 @@ def use_way(user: GridUser, way: str, templates: Path) -> None:
     if way == "FAR":
         user.write_sites_file(FAR={"templates": templates})
     else:
-        user.use_remote_schedd(templates=templates)
+        use_remote_schedd(user, templates)
+
+
+def use_remote_schedd(user: GridUser, templates: Path) -> None:
+    """Write a sites file with one site, REMOTE: the second pool's schedd, with spooled files."""
+    second = user.grid.second
+    pool = HTCondorPool(
+        name="remote",
+        collector=f"127.0.0.1:{second.collector_port}",
+        schedd=second.schedd_name,
+        token_dir=second.client_folder / "tokens.d",
+        spool=True,
+    )
+    site = user.sites["FAR"].replace(
+        name="REMOTE", batch="htcondor@remote", grid_resource="", templates=templates
+    )
+    path = user.folder / "remote.toml"
+    sites_file.write_sites_file([site], [pool], path)
+    user.settings = replace(user.settings, sites_file=path)
 
 
 def list_jobs(user: GridUser) -> list[dict[str, Any]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 import replica_files
-from grid_fixtures import Grid
-from rucio_users import RucioUser
+from rucio_users import RucioUser, hammer, restored
 from tiny_dataset import write_dataset
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+
+__all__ = ["hammer", "restored"]
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 TEST = """
@@ -29,17 +29,6 @@ root = ["none"]
 door = ["rucio"]
 """
 RESULT = '{"format": 1, "values": {}, "extras": {}, "failure": null}'
-
-
-@pytest.fixture(scope="module")
-def hammer(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> RucioUser:
-    return RucioUser(rucio_grid, tmp_path_factory.mktemp("hammer"), "hammer")
-
-
-@pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the variable that Rucio's clients in this process set."""
-    monkeypatch.setenv("RUCIO_CONFIG", "")
 
 
 def shell_test(folder: Path, dataset: str) -> str:

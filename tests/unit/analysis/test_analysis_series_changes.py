@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,7 +302,7 @@ def test_counts_that_make_no_sense_are_ignored(changes: dict[str, Any]) -> None:
     assert len(pair_counts([*build_count(A, OLD), *odd, *build_count(B, NEW)], "root", A, B)) == 1
 
 
-def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:
+def test_comparison_finds_the_counts_of_its_work(store: Store) -> None:
     samples = SimulatedCampaign().samples()
     comparison = compare_samples(samples, QUERY, now_us=1)
     facts: dict[str, Any] = {
@@ -311,13 +310,12 @@ def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:
         "dataset_hash": samples[0].dataset_hash,
         "axes": {n: v for n, v in samples[0].variant.values if n != "root"},
     }
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        assert load_counted_work(store, comparison.verdicts) == []
-        for root, parts in ((A, OLD), (B, NEW)):
-            store.replace_instruction_count(build_count(root, parts, **facts))
-            store.replace_instruction_count(build_count(root, parts, **{**facts, "events": 7}))
-            store.replace_instruction_count(build_count(root, parts, test_hash="another"))
-        counted = load_counted_work(store, comparison.verdicts)
+    assert load_counted_work(store, comparison.verdicts) == []
+    for root, parts in ((A, OLD), (B, NEW)):
+        store.replace_instruction_count(build_count(root, parts, **facts))
+        store.replace_instruction_count(build_count(root, parts, **{**facts, "events": 7}))
+        store.replace_instruction_count(build_count(root, parts, test_hash="another"))
+    counted = load_counted_work(store, comparison.verdicts)
     assert [pair.a.facts.events for pair in counted] == [7, 100]
     assert {pair.a.facts.test_hash for pair in counted} == {samples[0].test_hash}
 

@@ -275,18 +275,17 @@ def test_pages_show_results(pages: ServiceThread, tmp_path: Path) -> None:
             assert "release=7" in pages.load_page(f"/jobs/{job.id}")
 
 
-def test_change_is_found_in_a_history(tmp_path: Path) -> None:
+def test_change_is_found_in_a_history(store: Store, tmp_path: Path) -> None:
     """A step of 20 % between the commits of two days."""
     today = datetime.now(UTC).replace(hour=1, minute=0)
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        documents = []
-        for day in range(40):
-            document = _replace(ASV, "commit_hash", value=f"{day:040x}")
-            document["date"] = round((today - timedelta(days=40 - day)).timestamp() * 1000)
-            time = (1.2 if day >= 20 else 1.0) * (1 + 0.01 * (day * 7 % 5))
-            document["results"] = {"b.time_sum": [[time], []]}
-            documents.append(document)
-        import_documents(store, tmp_path, *documents)
+    documents = []
+    for day in range(40):
+        document = _replace(ASV, "commit_hash", value=f"{day:040x}")
+        document["date"] = round((today - timedelta(days=40 - day)).timestamp() * 1000)
+        time = (1.2 if day >= 20 else 1.0) * (1 + 0.01 * (day * 7 % 5))
+        document["results"] = {"b.time_sum": [[time], []]}
+        documents.append(document)
+    import_documents(store, tmp_path, *documents)
     done = call_command("changes", tmp_path, "--update", "--json")
     (change,) = json.loads(done.stdout)
     assert change["since"] == f"{today - timedelta(days=20):%Y-%m-%d}"

@@ -41,8 +41,7 @@ def modes(folder: Path) -> dict[str, str]:
     }
 
 
-def test_database_and_its_log_are_private(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'results.db'}"
+def test_database_and_its_log_are_private(url: str, tmp_path: Path) -> None:
     with Store.open(url) as store:
         store.add([make_measurement()])
         private = dict.fromkeys(["results.db", "results.db-wal", "results.db-shm"], "0o600")
@@ -56,8 +55,9 @@ def test_copy_of_database_is_private(tmp_path: Path) -> None:
     assert modes(tmp_path) == {"one.db": "0o600", "other.db": "0o600"}
 
 
-def test_backup_of_database_is_private(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = f"sqlite:///{tmp_path / 'results.db'}"
+def test_backup_of_database_is_private(
+    url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     Store.open(url).close()
     request.getfixturevalue("next_revision")
     upgrade_database(url)

@@ -53,12 +53,6 @@ def service(
         yield request.param, server
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
-
-
 def test_comment_has_verdict_table_limits_and_link(store: Store, tmp_path: Path) -> None:
     fill_with_limits(store, LIMIT, ratio=1.1)
     text = call_command("review", tmp_path, "--site", "https://example.org/root/").output

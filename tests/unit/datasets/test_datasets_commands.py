@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from captured_runs import run_captured
 from click.testing import CliRunner, Result
-from plan_factory import make_settings
 from tiny_dataset import change_spec, load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -38,11 +37,6 @@ seed = 7
 files = 3
 size = 1500000
 """
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from plan_factory import make_settings
 from repository_code import call_command
 
 from treehammer.config import Settings
@@ -32,11 +31,6 @@ from treehammer.sql.write.store import Store
 
 OK, WARNING = DiagnosisState.OK, DiagnosisState.WARNING
 FAILED, NOT_CONFIGURED = DiagnosisState.FAILED, DiagnosisState.NOT_CONFIGURED
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path)
 
 
 def make_token(expires_s: float) -> str:

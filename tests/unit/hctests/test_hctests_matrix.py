@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treehammer.collectors.record import metric_catalogue
-from treehammer.config import Settings, load_settings
+from treehammer.config import Settings
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition
@@ -171,11 +171,6 @@ def toml(document: dict[str, Any]) -> str:
             else:
                 tables.append(f"{key} = {json.dumps(value)}")
     return "\n".join(tables) + "\n"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
 @pytest.fixture

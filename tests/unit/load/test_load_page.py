@@ -76,12 +76,10 @@ def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
 
 
 def test_report_opens_with_the_sentence_and_figures_of_the_page(
-    loaded: ServiceThread, tmp_path: Path
+    loaded: ServiceThread, store: Store, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'results.db'}"
-    with Store.open(url) as store:
-        add_load_campaign(store)
-    write_report(url, [CAMPAIGN], file := tmp_path / "report.html")
+    add_load_campaign(store)
+    write_report(str(store.url), [CAMPAIGN], file := tmp_path / "report.html")
     report = file.read_text("utf-8")
     page = loaded.read(PAGE)
     assert (

@@ -354,10 +354,9 @@ def store_reads(store: Store, *reads: tuple[Mapping[str, Any], Mapping[str, Any]
     )  # fmt: skip
 
 
-def test_command_prints_predictions_with_their_terms(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add_campaign(make_campaign_row("near", name="near"), [])
-        store_reads(store, (UNCACHED, {"cache_mb": 0}))
+def test_command_prints_predictions_with_their_terms(store: Store, tmp_path: Path) -> None:
+    store.add_campaign(make_campaign_row("near", name="near"), [])
+    store_reads(store, (UNCACHED, {"cache_mb": 0}))
     explain = partial(call_command, "explain", tmp_path, "--campaign", "near", "--if")
     assert "300 × 1 round trip" in explain("latency_ms=20,80").output
     assert explain("cpu=NOWHERE").return_value == ExitCode.NOTHING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,6 @@ def write_result(folder: Path, text: str = RESULT, name: str = "twice") -> Path:
     folder.mkdir()
     (folder / "result.toml").write_text(text, encoding="utf-8")
     return folder
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        yield opened
 
 
 def add_campaign(store: Store, name: str, values: Sequence[Sided]) -> None:

@@ -97,11 +97,11 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as opened:
-        opened.add_campaign(CAMPAIGN, JOBS)
-        opened.set_attempts([FIRST])
-        yield opened
+def store(store: Store) -> Store:
+    """A store with a campaign."""
+    store.add_campaign(CAMPAIGN, JOBS)
+    store.set_attempts([FIRST])
+    return store
 
 
 @pytest.fixture

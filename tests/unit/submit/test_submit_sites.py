@@ -364,10 +364,9 @@ def test_check_without_sites_or_of_an_unknown_dataset_is_refused(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(store: Store, tmp_path: Path) -> Path:
     """Fill a database with runs of the last hours: all good at SITE_A, all failed at SITE_B."""
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(make_recent_runs({"SITE_A": True, "SITE_B": False}))
+    store.add(make_recent_runs({"SITE_A": True, "SITE_B": False}))
     return tmp_path
 
 

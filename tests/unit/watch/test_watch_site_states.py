@@ -440,13 +440,12 @@ def test_load_tests_are_judged_as_by_the_shipped_rule() -> None:
 summarize = partial(invoke_command, "summary")
 
 
-def test_letters_are_printed(tmp_path: Path) -> None:
+def test_letters_are_printed(store: Store, tmp_path: Path) -> None:
     today = datetime.now(UTC).date()
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        result = summarize(tmp_path, "--letters")
-        assert "no load test ran" in str(result.exception)
-        steps = [make_operation([0.001] * 20, {"refused": 5})]
-        store.add([make_measurement(day=day_to_number(today), operations=steps)])
+    result = summarize(tmp_path, "--letters")
+    assert "no load test ran" in str(result.exception)
+    steps = [make_operation([0.001] * 20, {"refused": 5})]
+    store.add([make_measurement(day=day_to_number(today), operations=steps)])
     [line] = json.loads(summarize(tmp_path, "--letters", "--json").stdout)
     assert (line["storage_site"], line["day"], line["letter"]) == ("local", str(today), "W")
     assert (line["opened"], line["open_failed"], line["block_s"]) == (20, 5, None)

@@ -9,7 +9,9 @@ import pytest
 from service_thread import (
     draw_in_process,
     filled_service,
+    key,
     pages,
+    reader_key,
     service,
     shared_key,
     shared_service,
@@ -21,7 +23,9 @@ from treehammer.web import display_formats
 __all__ = [
     "draw_in_process",
     "filled_service",
+    "key",
     "pages",
+    "reader_key",
     "service",
     "shared_key",
     "shared_service",

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
-from service_thread import ServiceThread, run_service
+from service_thread import ServiceThread
 from simulated_campaign import add_campaign
 
 from treehammer.cli import cli
@@ -259,20 +258,17 @@ def test_worst_sites_come_first_in_the_matrix_only(pages: ServiceThread) -> None
     assert "warning severity-3" in {cell.css_class for cell in matrix.cells[1].values()}
 
 
-def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) -> None:
+def test_every_summary_states_the_verdict_of_the_widest_scope(pages: ServiceThread) -> None:
     """On one host the conclusion is its verdict; that no second site was measured hides nothing."""
-    url = f"sqlite:///{tmp_path / 'results.db'}"
-    with Store.open(url) as store:
-        campaign = add_campaign(store, "one host", 0.0, hosts=1)
-    command = ["--database", url, "compare", "6.38.00", "6.40.00", "--campaign", campaign]
+    campaign = add_campaign(pages.store, "one host", 0.0, hosts=1)
+    command = ["--database", pages.url, "compare", "6.38.00", "6.40.00", "--campaign", campaign]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.output
     assert "On this host, there is no difference beyond 2 %" in done.output
-    with run_service(tmp_path, reading_open=True) as service:
-        overview, listed = (unescape(service.load_page(path)) for path in ("/", "/compare"))
-        answer = service.client.get("/api/v1/overview").json()
-        compared = answer["tables"]["verdicts"][0]["comparison_id"]
-        page = unescape(service.load_page(f"/compare/{compared}"))
+    overview, listed = (unescape(pages.load_page(path)) for path in ("/", "/compare"))
+    answer = pages.client.get("/api/v1/overview").json()
+    compared = answer["tables"]["verdicts"][0]["comparison_id"]
+    page = unescape(pages.load_page(f"/compare/{compared}"))
     assert "<strong>0 of 1</strong> variants slower by host: ROOT 6.40.00" in overview
     assert overview.count("CPU and wall: 1 same by host") == 1
     assert "CPU and wall: 1 same by host" in listed

@@ -246,11 +246,6 @@ def test_refused_reading_names_remedy(start_service: StartService) -> None:
             assert (page.status_code, page.text.count(remedy)) == (403, 1), path
 
 
-@pytest.fixture(scope="module")
-def reader_key(shared_service: ServiceThread) -> str:
-    return shared_service.make_key("read").text
-
-
 @pytest.mark.parametrize("target", ["//evil.example/", "https://evil.example", "/\\evil", "", "x"])
 def test_sign_in_redirects_within_service(
     shared_service: ServiceThread, reader_key: str, target: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -220,7 +219,7 @@ def compare(
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceThread]:
+def service(pages: ServiceThread) -> ServiceThread:
     compared = {
         "old": compare("6.36", "6.38", ("slower", 0.5)),
         "new": compare("6.36", "6.38", ("faster", -0.05), ("faster", -0.03), ("same", 0.0)),
@@ -228,15 +227,13 @@ def service(tmp_path: Path) -> Iterator[ServiceThread]:
         "site": compare("6.36", "6.40", ("same", 0.001), scope="site"),
         "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
     }
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        for place, (identity, rows) in enumerate(compared.items()):
-            changed = [
-                VerdictRow(**{**vars(row), "comparison_id": identity, "created_us": place + 1})
-                for row in rows
-            ]
-            store.replace_comparison(identity, [], changed)
-    with run_service(tmp_path, reading_open=True) as running:
-        yield running
+    for place, (identity, rows) in enumerate(compared.items()):
+        changed = [
+            VerdictRow(**{**vars(row), "comparison_id": identity, "created_us": place + 1})
+            for row in rows
+        ]
+        pages.store.replace_comparison(identity, [], changed)
+    return pages
 
 
 def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:

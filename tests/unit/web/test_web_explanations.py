@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -224,16 +223,15 @@ def test_chart_takes_some_of_many_sites_and_the_place_all(
 
 
 def test_work_without_a_site_has_a_chart_among_many_sites(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.sql.read.peer_sums.MAX_DAILY_PEERS", 2)
     day = TODAY.year * 10000 + TODAY.month * 100 + TODAY.day
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(
-            make_measurement(f"job-{site}", site=site, day=day, eff_job=0.5)
-            for site in ("", "A", "B", "C")
-        )
-        sums = load_peer_sums(store, "", "eff_job", (day, day), {})
+    store.add(
+        make_measurement(f"job-{site}", site=site, day=day, eff_job=0.5)
+        for site in ("", "A", "B", "C")
+    )
+    sums = load_peer_sums(store, "", "eff_job", (day, day), {})
     names = [sums.dailies.sites[place] for place in sums.dailies.site]
     assert names.count("") == 1
     assert len(names) == 3

@@ -23,11 +23,6 @@ from treehammer.web.core.request_limits import RequestLimits
 DAY_US = 86400 * 1_000_000
 
 
-@pytest.fixture
-def key(service: ServiceThread) -> str:
-    return service.make_key("submit").text
-
-
 def count_stored(service: ServiceThread) -> int:
     with Store.open(service.url) as store:
         return sum(store.count_by_attempt("campaign").values())

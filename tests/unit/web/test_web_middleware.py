@@ -115,8 +115,7 @@ def test_entry_holds_no_control_characters() -> None:
     assert len(entry.reason.encode()) < 4000
 
 
-def test_audit_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{tmp_path / 'results.db'}"
+def test_audit_can_be_followed(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
     first = audit_trail.make_entry("create key", "root@vm", "key 1", now_us=1_000_000)
     # Clocks differ: this entry is older than the one before.
@@ -280,11 +279,6 @@ def test_sign_in_page_does_not_trust_the_host(shared_service: ServiceThread) -> 
     assert page.status_code == 401
     assert EVIL not in page.text
     assert 'name="next" value="/campaigns?a=1"' in page.text
-
-
-@pytest.fixture(scope="module")
-def reader_key(shared_service: ServiceThread) -> str:
-    return shared_service.make_key("read").text
 
 
 FOREIGN = [

@@ -67,11 +67,6 @@ def document(*rows: JobRow | AttemptRow | ReplicaRow, campaign: CampaignRow = CA
     return {**body, "jobs": [*jobs.values()], "replicas": replicas}
 
 
-@pytest.fixture
-def key(service: ServiceThread) -> str:
-    return service.make_key("submit").text
-
-
 def upload(
     service: ServiceThread, key: str, *rows: JobRow | AttemptRow | ReplicaRow
 ) -> tuple[int, ...]:

@@ -233,7 +233,9 @@ def test_hanging_root_is_killed(
     assert list(files.folder.iterdir()) == []
 
 
-def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_files_are_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = RootExports(tmp_path / "exports", tmp_path / "software")
     files.folder.mkdir()
     for number in range(MAX_KEPT_FILES + 5):
@@ -244,8 +246,7 @@ def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     os.utime(old, (0, 0))
     monkeypatch.setattr("treehammer.sql.transfer.export.export_file", lambda *_, **__: 0)
     monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        files._export_file(store, Selection(), files.folder / "new.root")
+    files._export_file(store, Selection(), files.folder / "new.root")
     left = sorted(file.name for file in files.folder.iterdir())
     assert len(left) == MAX_KEPT_FILES - 1
     assert old.name not in left

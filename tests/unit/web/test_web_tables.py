@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from service_thread import run_service
+from service_thread import ServiceThread
 
 from treehammer.analysis.statistics.metric_units import PLAIN_UNIT, format_metric
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Scalar
-from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, LazyRows, TableColumn
 from treehammer.text_formatting import format_significant, write_minus
 from treehammer.web.arranged_table import TableArrangement
@@ -201,31 +199,28 @@ def test_labels_are_in_the_order_of_their_values() -> None:
     assert [*names.values()] == ["x=0.04", "x=0.2", "x=0.4", "x=1.25", "x=1.5", "x=5.9", "x=5.10"]
 
 
-def test_pages_list_variants_in_the_order_of_their_values(tmp_path: Path) -> None:
+def test_pages_list_variants_in_the_order_of_their_values(pages: ServiceThread) -> None:
     """Pages whose tables come from the database sort them as those that sort them themselves."""
     shares = (0.2, 10.5, 0.04, 2.5)
     labels = [f"share={share:g}" for share in shares]
-    url = f"sqlite:///{tmp_path / 'results.db'}"
-    with Store.open(url) as store:
-        jobs = [make_job_row(f"j{place}", label=label) for place, label in enumerate(labels)]
-        store.add_campaign(make_campaign_row(), jobs)
-        for place, share in enumerate(shares):
-            for root in ("6.38.00", "6.40.00"):
-                values: dict[str, Any] = dict.fromkeys(
-                    ("cpu_per_event_s", "wall_per_event_s", "loop_cpu_s"), 1e-3
-                )
-                values |= {"variant": f'{{"root":"{root}","share":{share}}}', "axis_root": root}
-                position = 1 + (root == "6.40.00")
-                store.add([make_measurement(f"j{place}", 1, position, site="A", **values)])
-    with run_service(tmp_path, reading_open=True) as service:
-        day = make_measurement("x").values["day"]
-        tables = (
-            service.load_tables("/compare?a=6.38.00&b=6.40.00")["by_site"],
-            service.load_tables("/campaigns/campaign")["jobs"],
-            service.load_tables(f"/days/{day}?site=A")["measured"],
-            service.load_tables("/sites/A")["work"],
-            service.load_tables("/explore?metric=cpu_per_event_s&by=variant")["figure"],
-        )
+    jobs = [make_job_row(f"j{place}", label=label) for place, label in enumerate(labels)]
+    pages.store.add_campaign(make_campaign_row(), jobs)
+    for place, share in enumerate(shares):
+        for root in ("6.38.00", "6.40.00"):
+            values: dict[str, Any] = dict.fromkeys(
+                ("cpu_per_event_s", "wall_per_event_s", "loop_cpu_s"), 1e-3
+            )
+            values |= {"variant": f'{{"root":"{root}","share":{share}}}', "axis_root": root}
+            position = 1 + (root == "6.40.00")
+            pages.store.add([make_measurement(f"j{place}", 1, position, site="A", **values)])
+    day = make_measurement("x").values["day"]
+    tables = (
+        pages.load_tables("/compare?a=6.38.00&b=6.40.00")["by_site"],
+        pages.load_tables("/campaigns/campaign")["jobs"],
+        pages.load_tables(f"/days/{day}?site=A")["measured"],
+        pages.load_tables("/sites/A")["work"],
+        pages.load_tables("/explore?metric=cpu_per_event_s&by=variant")["figure"],
+    )
     for rows in tables:
         names = [row["label"] if "label" in row else row["variant"] for row in rows]
         drawn_shares = [float(re.findall(r"share\W+([\d.]+)", name)[0]) for name in names]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import uproot
-from object_store import ObjectStore, run_object_store
+from object_store import ObjectStore, keys, store
 from storage_alone import run_storage
 from worker_bench import READ_TREE
 
@@ -23,6 +22,8 @@ from treehammer.datasets.doors import FileObservation, ProbeTarget
 from treehammer.datasets.doors.observations import MISSING
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
+
+__all__ = ["keys", "store"]
 
 #: A user's own script with a client that only reads by GET.
 UPROOT = """
@@ -39,12 +40,6 @@ EVENTS = 50_000
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with run_object_store(tmp_path_factory.mktemp("store")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def tree_file(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> InputFile:
     """A tree in the store."""
     path = tmp_path_factory.mktemp("tree") / "tree.root"
@@ -55,13 +50,6 @@ def tree_file(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> I
     store.put("data/tree.root", content)
     url = store.url_of("data/tree.root")
     return InputFile("tree.root", url, len(content), f"{zlib.adler32(content):08x}")
-
-
-@pytest.fixture
-def keys(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this process and its jobs the keys of the store."""
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
 
 
 def prepare(text: str) -> SoftwareRequest:
