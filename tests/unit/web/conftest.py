@@ -44,7 +44,7 @@ class CollectionDay(datetime):
         return min(datetime.now(tz), COLLECTED.replace(hour=23, minute=59, second=59))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _one_day() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display_formats, "datetime", CollectionDay)
