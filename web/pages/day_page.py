@@ -78,14 +78,14 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
     suffix = f" ({format_counts(classes)})" if classes else ""
-    shown = {"site": site, "from": day, "to": day}
+    parameters = {"site": site, "from": day, "to": day}
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
     sections = (
         ui.headline(f"{explanation or ''}"),
         ui.Paragraph(ui.Badge(judged.grade, judged.status.value), f" {judged}{suffix}"),
         ui.quiet(describe_daily_rule()),
         _link_neighbors(day, site),
-        ui.Links(list_figure_links("day", store, shown)) if judged.total else None,
+        ui.Links(list_figure_links("day", store, parameters)) if judged.total else None,
         *_show_tables(*tables, is_measured=judged.total > 0),
     )
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
@@ -163,9 +163,9 @@ def _build_measured_table(
 
     def link_to_hosts(row: Row) -> str:
         """Link to a figure of the same measurements by host and job."""
-        shown = {"metric": "cpu_per_event_s", "site": site, "from": day, "to": day}
+        parameters = {"metric": "cpu_per_event_s", "site": site, "from": day, "to": day}
         group = {name: row[name] for name in _GROUP_COLUMNS if row[name]}
-        return link_figure(("host", "job_id"), {**shown, **group})
+        return link_figure(("host", "job_id"), {**parameters, **group})
 
     rows = [
         {

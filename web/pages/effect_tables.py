@@ -258,8 +258,8 @@ def _link_to_measurements(side: str) -> Callable[[Row], str]:
     @cache
     def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:
         # All days: measurements of a series may be older than the default window.
-        shown = {"metric": metric, "kind": TIMED, "from": "", "to": "", "campaign": campaigns}
-        return link_figure(("job_id", "host") if by_job else ("site",), shown)
+        parameters = {"metric": metric, "kind": TIMED, "from": "", "to": "", "campaign": campaigns}
+        return link_figure(("job_id", "host") if by_job else ("site",), parameters)
 
     def link(row: Row) -> str:
         conditions = side_conditions(row, side)

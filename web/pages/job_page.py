@@ -335,8 +335,8 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
         sorted({row[name] for row in timed if row[name]})
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
-    shown = {"campaign": job.campaign_id, "site": job.site, "test_name": tests, "door": doors}
-    yield from list_figure_links("job", store, {**shown, VARIANT_COLUMN: variants})
+    parameters = {"campaign": job.campaign_id, "site": job.site, "test_name": tests, "door": doors}
+    yield from list_figure_links("job", store, {**parameters, VARIANT_COLUMN: variants})
 
 
 def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[str, str]]:

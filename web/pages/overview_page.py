@@ -420,8 +420,14 @@ def _make_storage_linker(by: str) -> Callable[[overview_days.SiteDays[Any], date
     link_figure = make_figure_linker()
 
     def link_to_measurements(line: overview_days.SiteDays[Any], day: date) -> str:
-        shown = {"metric": common_tables.DEFAULT_METRIC, "from": day, "to": day}
-        return link_figure((by, "axis_root"), {**shown, "where": f"{STORAGE_SITE}={line.site}"})
+        where = f"{STORAGE_SITE}={line.site}"
+        parameters = {
+            "metric": common_tables.DEFAULT_METRIC,
+            "from": day,
+            "to": day,
+            "where": where,
+        }
+        return link_figure((by, "axis_root"), parameters)
 
     return link_to_measurements
 
