@@ -107,9 +107,10 @@ def format_test(request: CommandRequest, environment_file: str) -> str:
     matrix: dict[str, Any] = {RELEASE_AXIS: [*request.releases], THREADS_AXIS: [request.threads]}
     if axis:
         matrix = {**matrix, **({} if axis in matrix else {axis: [*SIDES]}), "bundle": [axis]}
+    sides = [f"{side}: {line}" for side, line in zip(SIDES, request.commands, strict=False)]
     test = {
         "name": request.name,
-        "description": f"Runs {' or '.join(request.commands)}"[:2000],
+        "description": f"Runs {'; '.join(sides if sides[1:] else request.commands)}"[:2000],
         "payload": ANY_COMMAND,
         "mode": PAIRED if axis else SOLO,
         "rounds": 2 if axis else 1,

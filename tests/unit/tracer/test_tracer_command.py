@@ -60,6 +60,7 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
             str(folder), {}, {}, load_settings({"data_dir": tmp_path})
         ).definition
     assert not variables.exists()
+    assert definition.test.description == "Runs A: cat 'a b' \"c\"; B: sort\té"
     assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
     assert definition.axes["command"] == ("A", "B")
     assert definition.matrix.bundle == ("command",)

@@ -231,11 +231,13 @@ def test_single_host_is_judged_for_itself() -> None:
 
 @pytest.mark.usefixtures("without_figures")
 def test_single_release_has_no_comparison() -> None:
-    definition = {"axes": {"root": ["6.40.00"]}, "bundle": ["root"]}
+    definition = {"axes": {"root": ["6.40.00"]}, "bundle": ["root"], "description": "All <muons>"}
     rows = list(SimulatedCampaign(roots=("6.40.00",)).rows())
     report = report_of(rows, plan=json.dumps({"definition": definition}))
     assert report.comparisons == ()
-    assert "comparison" not in Page(render_report(report)).ids
+    page = Page(render_report(report))
+    assert "comparison" not in page.ids
+    assert "All <muons>" in page.text
     # Of the two requested releases one is missing.
     (problem,) = report_of(rows).verdict.problems
     assert problem == "Nothing was measured with root=6.38.00, so nothing is compared."
