@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 
 #: Seconds until a Ctrl-C that could not be handled is repeated.
 INTERRUPT_REPEAT_DELAY_S = 0.02
@@ -39,6 +38,8 @@ def main() -> None:
 def _handle_unraisable(hook_args: sys.UnraisableHookArgs) -> None:
     """Press Ctrl-C again when it came while Python ran a finalizer, out of which nothing is raised."""
     if isinstance(hook_args.exc_value, KeyboardInterrupt):
+        import threading
+
         # To the process, not to the timer's thread: the main thread may be waiting for something.
         threading.Timer(INTERRUPT_REPEAT_DELAY_S, os.kill, [os.getpid(), signal.SIGINT]).start()
     else:
