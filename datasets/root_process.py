@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
 from textwrap import indent
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -23,9 +23,6 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.crash_causes import describe_crash
 from treehammer.errors import ConfigError, DatasetError, SoftwareError, TreehammerError
 from treehammer.text_formatting import ProgressCallback, ProgressFactory
-
-if TYPE_CHECKING:  # every submission imports this module, and none measures
-    pass
 
 GENERATE_SCRIPT = Path(__file__).parent / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
@@ -67,8 +64,8 @@ def run_action(
 ) -> dict[str, Any]:
     """Run ``generate`` under a prepared ROOT and return its result.
 
-    The process ends with this one: on an interruption it is killed, and when this process dies
-    without having been able to, the broken pipe ends it.
+    The process ends with this one: on an interruption it is killed, and the kernel kills it when
+    this process dies without having been able to.
 
     Args:
         action: one of the script's ``ACTIONS``.

@@ -183,15 +183,11 @@ def write_rntuple(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 def check_left_out(left_out: dict[str, str], allowed: bool, where: str) -> None:
     """Refuse to leave out branches unless the request allows it."""
     if left_out and not allowed:
-        names = "".join(
-            f"\n  {name}: {reason}" for name, reason in list(left_out.items())[:MAX_NAMED_BRANCHES]
-        )
-        more = (
-            f"\n  and {len(left_out) - MAX_NAMED_BRANCHES} more"
-            if len(left_out) > MAX_NAMED_BRANCHES
-            else ""
-        )
-        raise RequestError(where, f"{len(left_out)} branches cannot be written:{names}{more}")
+        lines = [f"\n  {name}: {reason}" for name, reason in left_out.items()]
+        if len(lines) > MAX_NAMED_BRANCHES:
+            lines[MAX_NAMED_BRANCHES:] = [f"\n  and {len(lines) - MAX_NAMED_BRANCHES} more"]
+        text = f"{len(left_out)} branches cannot be written:{''.join(lines)}"
+        raise RequestError(where, text)
 
 
 def reset_record_dates(path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tiny_dataset import change_spec
 
@@ -176,20 +180,28 @@ def test_small_files_are_copies_of_one(
             catalogue.verify("tiny")
 
 
-@pytest.mark.parametrize("error", [DatasetError("broken"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (DatasetError("broken"), "broken"),
+        (KeyboardInterrupt("Ctrl-C"), "Ctrl-C"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+    ],
+)
 def test_interrupted_make_leaves_nothing(
     catalogue: FolderCatalogue,
     plan: GeneratedSpec,
     software: SoftwareRequest,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
+    expected: str,
 ) -> None:
     def run(_action: str, document: Any, *_: Any) -> dict[str, Any]:
         Path(document["path"]).write_bytes(b"half")
         raise error
 
     monkeypatch.setattr(root_process, "run_action", run)
-    with pytest.raises(type(error)):
+    with pytest.raises((DatasetError, KeyboardInterrupt), match=expected):
         catalogue.make(plan, software)
     assert catalogue.names() == ()
     assert _there(catalogue) == []
@@ -236,6 +248,22 @@ def test_crash_names_the_file_and_object(
     assert ("can be imported" in caught.value.hint) == blames_installation
 
 
+def test_process_with_root_ends_with_the_one_that_asked(tmp_path: Path) -> None:
+    shutil.copy(root_process.GENERATE_SCRIPT / "__main__.py", tmp_path)
+    (tmp_path / "treehammer_generate.py").write_text(
+        "import os, time\n"
+        "def answer_request(channel):\n"
+        "    print(os.getpid(), file=channel, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    code = f"import subprocess, sys; subprocess.run([sys.executable, {str(tmp_path)!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        child = psutil.Process(int(asking.stdout.readline()))
+        asking.kill()
+    child.wait(timeout=30)
+
+
 def test_remains_of_killed_process_are_removed(
     catalogue: FolderCatalogue, plan: GeneratedSpec, software: SoftwareRequest, fake_root: list[str]
 ) -> None:
@@ -254,24 +282,6 @@ def test_full_disk_is_reported_before_making(
         catalogue.make(change_spec(plan, dataset={"size": 10**18}), software)
     assert "--cache-dir" in caught.value.hint
     assert fake_root == []
-
-
-def test_disk_full_error_is_named(
-    catalogue: FolderCatalogue,
-    software: SoftwareRequest,
-    fake_root: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
-
-    monkeypatch.setattr("treehammer.datasets.catalogues.folder_catalogue.digest_file", full)
-    source = tmp_path / "a.root"
-    source.write_bytes(DATA)
-    with pytest.raises(DatasetError, match="the disk is full"):
-        catalogue.add("mine", [source], software)
-    assert _there(catalogue) == []
 
 
 def test_added_files_are_copied_and_recorded(

@@ -148,25 +148,6 @@ def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
     assert scene.collect().new == 3
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [(b"{", "not JSON"), (b'{"values": {}, "extras": {}}', "missing"), (b"\xff\xfe", "utf-8")],
-)
-def test_invalid_record_file_is_moved_aside(
-    scene: TrackingHarness, content: bytes, reason: str
-) -> None:
-    bad = scene.write_record(0, 1).with_name("bad.json")
-    bad.write_bytes(content)
-    scene.end_job(JobState.DONE)
-    collected = scene.collect()
-    assert collected.new == 1
-    (rejected,) = collected.rejected
-    assert reason in rejected.reason
-    assert rejected.path.is_file()
-    assert not bad.exists()
-    assert not scene.collect().rejected
-
-
 def test_record_in_transfer_is_read_when_complete(scene: TrackingHarness) -> None:
     path = scene.write_record(0, 1)
     content = path.read_bytes()
@@ -182,6 +163,9 @@ def test_record_in_transfer_is_read_when_complete(scene: TrackingHarness) -> Non
 @pytest.mark.parametrize(
     "changes, reason",
     [
+        (b"{", "not JSON"),
+        (b'{"values": {}, "extras": {}}', "missing"),
+        (b"\xff\xfe", "utf-8"),
         ({"failure_class": "good"}, "failure_class must be one of"),
         ({"day": 20991399}, "day must be the UTC day of started_us"),
         ({"measurement_id": "another's"}, "measurement_id is not that of"),
@@ -189,17 +173,22 @@ def test_record_in_transfer_is_read_when_complete(scene: TrackingHarness) -> Non
         ({"job_id": "another job"}, "another job"),
     ],
 )  # fmt: skip
-def test_inconsistent_record_is_moved_aside(
-    scene: TrackingHarness, changes: dict[str, Any], reason: str
+def test_invalid_record_is_moved_aside(
+    scene: TrackingHarness, changes: bytes | dict[str, Any], reason: str
 ) -> None:
     """The service rejects the same records."""
     scene.write_record(0, 1)
-    scene.write_record(0, 2, **changes)
+    bad = scene.write_record(0, 2, **({} if isinstance(changes, bytes) else changes))
+    if isinstance(changes, bytes):
+        bad.write_bytes(changes)
     scene.end_job(JobState.DONE)
     collected = scene.collect()
     assert collected.new == 1
     (rejected,) = collected.rejected
     assert reason in rejected.reason
+    assert rejected.path.is_file()
+    assert not bad.exists()
+    assert not scene.collect().rejected
 
 
 def test_conflicting_record_is_reported(scene: TrackingHarness) -> None:
