@@ -22,6 +22,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from treehammer import cli
 
+    # A user of a container may be neither in passwd nor have HOME, which Path.home() then needs.
+    if os.path.expanduser("~") == "~":  # noqa: PTH111
+        os.environ["HOME"] = "/"
     umask = os.umask(0o022)
     if umask & 0o002:  # no others may write: queued jobs run as their owner
         os.umask(umask)

@@ -28,9 +28,8 @@ def list_extensions(group: ExtensionGroup) -> dict[str, str]:
     packages = {}
     for folder in map(Path, sys.path):
         for file in folder.glob("*.*-info/entry_points.txt"):
-            text = file.read_text(encoding="utf-8")
-            _, header, section = text.partition(f"[{group}]\n")
-            for line in section.partition("\n[")[0].splitlines() if header else ():
+            _, _, section = file.read_text(encoding="utf-8").partition(f"[{group}]\n")
+            for line in section.partition("\n[")[0].splitlines():
                 name, separator, _ = line.partition("=")
                 if separator:
                     packages[name.strip()] = file.parent.name.partition("-")[0]

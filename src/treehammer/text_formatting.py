@@ -160,8 +160,7 @@ def format_share(share: float, decimals: int = 0) -> str:
 
 def format_signed(number: float) -> str:
     """Format a number with its sign and one decimal: ``+3.1``, ``−0.4``; zero is positive."""
-    # Zero is added, so that -0.04 is +0.0.
-    return write_minus(f"{round(number, 1) + 0.0:+,.1f}")
+    return write_minus(f"{number:+z,.1f}")
 
 
 def format_size(size: float) -> str:

@@ -28,8 +28,7 @@ VERTICALS = (
 
 def import_parts(name: str) -> list[ModuleType]:
     """Import the module or package of this name of each vertical that is there and has it."""
-    verticals = filter(has_vertical, VERTICALS)
-    modules = (f"{__package__}.{vertical}.{name}" for vertical in verticals)
+    modules = (f"{__package__}.{part}.{name}" for part in VERTICALS if has_vertical(part))
     return [import_module(module) for module in modules if find_spec(module)]
 
 

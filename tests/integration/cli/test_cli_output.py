@@ -26,8 +26,9 @@ def test_reader_that_has_gone_is_no_verdict() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_failure(closed: str) -> None:
-    command = shlex.join([sys.executable, "-m", "treehammer", "config", "show"])
-    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, check=False)
+@pytest.mark.parametrize("lack", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "env -u HOME"])
+def test_process_needs_no_streams_and_no_home(lack: str) -> None:
+    program = "import pwd; pwd.getpwuid = {}.pop; from treehammer import __main__ as m; m.main()"
+    command = shlex.join([sys.executable, "-c", program, "config", "show"])
+    done = subprocess.run(f"{lack} {command}", shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -408,8 +408,7 @@ def test_job_link_by_day_selects_same_variant(work_service: ServiceThread) -> No
     """Three executions share the job's label, but only one its variant."""
     (link,) = {*work_service.read("/jobs/0").list_links("/explore.*by=day")}
     query = urlsplit(link).query
-    document = work_service.client.get(f"/explore?{query}&format=json").json()
-    (row,) = document["tables"]["figure"]
+    (row,) = load_json(work_service, query)["tables"]["figure"]
     assert (row["number"], row["mean"]) == (1, pytest.approx(80e-6))
     page = work_service.read(f"/explore?{query}")
     assert "; variant access=direct branches=100% cache_mb=0 root=6.40.00; " in page.text
