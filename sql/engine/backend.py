@@ -5,13 +5,14 @@ Errors of databases become messages with remedies, see :mod:`treehammer.sql.engi
 
 from __future__ import annotations
 
+import logging
 import socket
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -160,6 +161,7 @@ class Backend:
             ImportError: the driver is not installed.
         """
         engine = sa.create_engine(url, **self.engine_options(url))
+        cast(logging.Logger, engine.pool.logger).addFilter(_is_no_interrupt)
 
         def begin(connection: Connection) -> None:
             self.begin(connection, connection.get_execution_options().get(ACCESS_OPTION, "read"))
@@ -223,6 +225,11 @@ class Backend:
         Raises:
             StoreError: the database is damaged.
         """
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Return whether a record is not of Ctrl-C, which the pool raises beside its traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 class SQLiteBackend(Backend):

@@ -58,16 +58,11 @@ class AddResult:
     duplicate_ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
-def sum_results(parts: Iterable[AddResult]) -> AddResult:
+def sum_results(parts: Sequence[AddResult]) -> AddResult:
     """Sum the results of several batches."""
-    new = 0
-    duplicate_ids: list[str] = []
-    conflicting: list[str] = []
-    for part in parts:
-        new += part.new
-        duplicate_ids += part.duplicate_ids
-        conflicting += part.conflicting
-    return AddResult(new, len(duplicate_ids), tuple(conflicting), tuple(duplicate_ids))
+    conflicting = tuple(name for part in parts for name in part.conflicting)
+    duplicates = tuple(name for part in parts for name in part.duplicate_ids)
+    return AddResult(sum(part.new for part in parts), len(duplicates), conflicting, duplicates)
 
 
 @dataclass(frozen=True)

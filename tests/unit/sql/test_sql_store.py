@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -92,6 +93,16 @@ def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(StoreError, match="damaged"):
         check_database(url)
+
+
+def test_ctrl_c_while_connections_close_is_not_logged(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyboardInterrupt), Store.open(url) as store:
+        monkeypatch.setattr(
+            type(store._engine.dialect), "do_close", Mock(side_effect=KeyboardInterrupt)
+        )
+    assert not caplog.records
 
 
 # Concurrent access and full disks
