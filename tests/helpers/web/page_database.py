@@ -15,6 +15,7 @@ from typing import Any
 
 from measurement_factory import (
     STARTED_US,
+    build_verdict,
     make_campaign_row,
     make_job_row,
     make_measurement,
@@ -25,7 +26,6 @@ from measurement_factory import (
 from treehammer.analysis.statistics.verdict import RULE_VERSION
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.program_output import create_private_file
-from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.write.store import Store
 
@@ -174,8 +174,8 @@ def _build_verdicts() -> Iterator[VerdictRow]:
     of_sites = [(site, "site") for site in SITES[:3]]
     for number, (site, scope) in enumerate([*of_sites, ("", "sites")]):
         for metric in ("cpu_per_event_s", "wall_per_event_s"):
-            yield VerdictRow(
-                comparison_id="comparison",
+            yield build_verdict(
+                "comparison",
                 created_us=now_us - 60_000_000,
                 rule_version=RULE_VERSION,
                 scope=scope,
@@ -183,9 +183,6 @@ def _build_verdicts() -> Iterator[VerdictRow]:
                 comparison_key="key",
                 label=HOSTILE_TEXTS[2],
                 metric=metric,
-                axis="root",
-                a=RELEASES[0],
-                b=RELEASES[1],
                 verdict=("faster", "same", "undecided", "slower")[number],
                 effect=(-0.05, 0.0, 0.03, 0.04)[number],
                 low=(-0.06, -0.01, -0.04, 0.03)[number],
@@ -193,7 +190,6 @@ def _build_verdicts() -> Iterator[VerdictRow]:
                 jobs=12,
                 hosts=4,
                 jobs_needed=30 if number == 2 else None,
-                evidence=VerdictEvidence(),
             )
 
 

@@ -44,27 +44,17 @@ def make_row(
     """Make a row; ``change`` is the effect with its interval, in percent."""
     effect, low, high = (math.log1p(percent / 100) for percent in change) if change else (None,) * 3
     row: dict[str, Any] = {
-        "comparison_id": "c",
-        "created_us": 1,
-        "rule_version": 2,
         "scope": "host",
         "site": "local",
         "comparison_key": label,
         "label": label,
-        "metric": CPU,
-        "axis": "root",
-        "a": A,
-        "b": B,
         "verdict": str(verdict),
         "effect": effect,
         "low": low,
         "high": high,
-        "jobs": 3,
-        "hosts": 1,
-        "jobs_needed": None,
         "evidence": VerdictEvidence(delta=0.02, campaigns=()),
     }
-    return VerdictRow(**{**row, **values})
+    return build_verdict("c", **{**row, **values})
 
 
 @pytest.mark.parametrize(

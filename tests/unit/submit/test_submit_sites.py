@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -370,14 +371,17 @@ def folder(store: Store, tmp_path: Path) -> Path:
     return tmp_path
 
 
+run_sites = partial(invoke_command, "sites")
+
+
 def list_states(folder: Path, *arguments: str) -> dict[tuple[str, str], str]:
-    rows = json.loads(invoke_command("sites", folder, "status", "--json", *arguments).stdout)
+    rows = json.loads(run_sites(folder, "status", "--json", *arguments).stdout)
     return {(row["site"], row["of"]): row["state"] for row in rows}
 
 
 def test_states_are_evaluated_and_shown(folder: Path) -> None:
-    assert "sites evaluate" in str(invoke_command("sites", folder, "status").exception)
-    evaluated = invoke_command("sites", folder, "evaluate")
+    assert "sites evaluate" in str(run_sites(folder, "status").exception)
+    evaluated = run_sites(folder, "evaluate")
     assert evaluated.exit_code == 0
     assert "critical" in evaluated.stdout
     assert list_states(folder) == {
@@ -386,34 +390,26 @@ def test_states_are_evaluated_and_shown(folder: Path) -> None:
         ("SITE_A", "jobs"): "ok",
         ("SITE_A", "storage"): "ok",
     }
-    printed = invoke_command("sites", folder, "status", "--site", "SITE_B", "--history").output
+    printed = run_sites(folder, "status", "--site", "SITE_B", "--history").output
     assert "unknown" in printed
     assert "by rules" in printed
-    [row, *_] = json.loads(
-        invoke_command("sites", folder, "status", "--site", "SITE_B", "--json").stdout
-    )
+    [row, *_] = json.loads(run_sites(folder, "status", "--site", "SITE_B", "--json").stdout)
     assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
     assert row["evidence"]["measurements"]
 
 
 def test_an_override_is_shown_at_once(folder: Path) -> None:
-    done = invoke_command(
-        "sites", folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d"
-    )
+    done = run_sites(folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d")
     assert done.exit_code == 0, done.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "warning"
-    ended = invoke_command("sites", folder, "end-override", "SITE_A", "--by", "ada")
+    ended = run_sites(folder, "end-override", "SITE_A", "--by", "ada")
     assert "follows the rules" in ended.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
-    assert "no override" in str(invoke_command("sites", folder, "end-override", "SITE_A").exception)
-    typo = invoke_command(
-        "sites", folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d"
-    )
+    assert "no override" in str(run_sites(folder, "end-override", "SITE_A").exception)
+    typo = run_sites(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
     assert "unknown site 'SITE_AA'" in str(typo.exception)
     assert "Did you mean 'SITE_A'?" in str(typo.exception)
-    past = invoke_command(
-        "sites", folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01"
-    )
+    past = run_sites(folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01")
     assert "in the past" in str(past.exception)
 
 
@@ -426,17 +422,15 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
             [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
         )
     )
-    imported = invoke_command(
-        "sites", folder, "downtimes", "import", str(file), "--map", "B=SITE_B"
-    )
+    imported = run_sites(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
     assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
-    [row] = json.loads(invoke_command("sites", folder, "downtimes", "list", "--json").stdout)
+    [row] = json.loads(run_sites(folder, "downtimes", "list", "--json").stdout)
     assert (row["site"], row["of"], row["severity"]) == ("SITE_B", "storage", "outage")
-    invoke_command("sites", folder, "evaluate")
+    run_sites(folder, "evaluate")
     assert list_states(folder, "--site", "SITE_B")["SITE_B", "storage"] == "downtime"
     file.write_text("[]")
-    assert "1 withdrawn" in invoke_command("sites", folder, "downtimes", "import", str(file)).output
-    assert json.loads(invoke_command("sites", folder, "downtimes", "list", "--json").stdout) == []
+    assert "1 withdrawn" in run_sites(folder, "downtimes", "import", str(file)).output
+    assert json.loads(run_sites(folder, "downtimes", "list", "--json").stdout) == []
 
 
 def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None:
@@ -458,14 +452,14 @@ def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None
         {"data_dir": tmp_path, "sites_file": tmp_path / "sites.toml"}, environ={}, folder=tmp_path
     )
     words = ["downtimes", "import", str(file)]
-    imported = invoke_command("sites", settings, *words)
+    imported = run_sites(settings, *words)
     assert imported.stdout == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
     assert imported.stderr == "refused: entry 2: unknown site 'T2_YY'.\n"
     file.write_text(f"<results>{entries[1]}</results>")
-    refused = invoke_command("sites", settings, *words)
+    refused = run_sites(settings, *words)
     assert "--map NAME=SITE" in str(refused.exception)
     assert "Known: SITE_A, local." in str(refused.exception)
-    listed = invoke_command("sites", settings, "downtimes", "list", "--json")
+    listed = run_sites(settings, "downtimes", "list", "--json")
     [row] = json.loads(listed.stdout)
     assert (row["site"], row["of"], row["severity"]) == ("SITE_A", "storage", "outage")
 
@@ -473,7 +467,7 @@ def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None
 def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
     file = folder / "downtimes.json"
     file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')
-    invoke_command("sites", folder, "evaluate")
+    run_sites(folder, "evaluate")
     for arguments in (
         ["downtimes", "import", str(file)],
         ["downtimes", "import", str(file), "--site", "SITE_AA"],
@@ -481,21 +475,18 @@ def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
         ["status", "--site", "SITE_AA"],
         ["end-override", "SITE_AA"],
     ):
-        refused = invoke_command("sites", folder, *arguments)
+        refused = run_sites(folder, *arguments)
         assert isinstance(refused.exception, ConfigError), arguments
         assert "Did you mean 'SITE_A'?" in str(refused.exception)
-    assert (
-        json.loads(invoke_command("sites", folder, "downtimes", "list", "--json", "--all").stdout)
-        == []
-    )
+    assert json.loads(run_sites(folder, "downtimes", "list", "--json", "--all").stdout) == []
 
 
 def test_rules_are_listed_and_checked(folder: Path) -> None:
-    printed = invoke_command("sites", folder, "rules")
+    printed = run_sites(folder, "rules")
     assert "exclusion" in printed.stdout
     assert "Central event" in printed.stderr
     wrong = folder / "rules.toml"
     wrong.write_text('[rules.mine]\nkind = "shares"\n')
     assert "known: share, operations, tests" in str(
-        invoke_command("sites", folder, "rules", str(wrong)).exception
+        run_sites(folder, "rules", str(wrong)).exception
     )

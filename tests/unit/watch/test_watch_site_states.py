@@ -542,13 +542,6 @@ def test_override_and_downtime_exclude_until_their_end(store: Store) -> None:
     assert evaluate_use(store, 8).summarize("A") is Usability.USABLE
 
 
-def test_central_event_excludes_nobody(store: Store) -> None:
-    for site in ("A", "B", "C"):
-        add_runs(store, [True] * 4 + [False] * 6, site=site)
-    uses = evaluate_use(store, 2)
-    assert {uses.summarize(site) for site in "ABC"} == {Usability.USABLE}
-
-
 def test_probes_follow_the_state(store: Store) -> None:
     add_runs(store, [False] * 4)
     restrictions = evaluate_use(store, 1).restrictions("A")

@@ -6,15 +6,15 @@ import asyncio
 import http.cookies
 import json
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement
-from repository_code import find_command
+from repository_code import invoke_command
 from service_thread import BROWSER, ServiceThread, StartService
 
 from treehammer import config
@@ -92,16 +92,7 @@ def can_read(service: ServiceThread, cookie: str) -> bool:
     return service.client.get("/", headers=BROWSER | header).status_code == 200
 
 
-def invoke_token(service: ServiceThread, *words: str) -> Result:
-    """Run a command of the service's administrator."""
-    settings = config.load_settings({"database": service.url}, environ={})
-    return CliRunner().invoke(find_command("token"), words, obj=settings)
-
-
-def run_token(service: ServiceThread, *words: str) -> str:
-    done = invoke_token(service, *words)
-    assert done.exit_code == 0, done
-    return done.stdout
+token = partial(invoke_command, "token")
 
 
 def test_cookie_is_opaque_and_stored_as_hash(service: ServiceThread) -> None:
@@ -159,24 +150,27 @@ def test_session_ends_with_its_key(service: ServiceThread) -> None:
     assert not can_read(service, cookie)
 
 
-def test_commands_list_and_revoke_sessions(service: ServiceThread) -> None:
+def test_commands_list_and_revoke_sessions(
+    service: ServiceThread, settings: config.Settings
+) -> None:
     alice, bob = service.make_key("read"), service.make_key("admin")
     cookies = [sign_in(service, key.text) for key in (alice, alice, bob)]
-    lines = run_token(service, "sessions").splitlines()
+    lines = token(settings, "sessions").stdout.splitlines()
     assert lines[0].split()[:3] == ["session", "key", "id"]
     assert len(lines) == 4
     sessions = [line.split()[0] for line in lines if bob.key_id in line]
-    assert run_token(service, "revoke", "--session", sessions[0]) == "1 session ended\n"
+    assert token(settings, "revoke", "--session", sessions[0]).stdout == "1 session ended\n"
     refresh(service)
     assert [can_read(service, cookie) for cookie in cookies] == [True, True, False]
-    assert "2 sessions ended" in run_token(service, "revoke", "--sessions-of", alice.key_id)
+    assert "2 sessions ended" in token(settings, "revoke", "--sessions-of", alice.key_id).stdout
     refresh(service)
     assert not any(can_read(service, cookie) for cookie in cookies)
 
 
 @pytest.mark.parametrize("session", ["", "ffffffffffff", "%", "x" * 300])
-def test_unknown_session_is_named(service: ServiceThread, session: str) -> None:
-    done = invoke_token(service, "revoke", "--session", session)
+@pytest.mark.usefixtures("service")
+def test_unknown_session_is_named(settings: config.Settings, session: str) -> None:
+    done = token(settings, "revoke", "--session", session)
     assert "treehammer token sessions" in str(done.exception)
 
 
@@ -226,10 +220,6 @@ def test_database_failure_while_signing_out_is_reported(
         )
         assert answer.status_code == 503
         (tmp_path / "away.db").rename(tmp_path / "results.db")
-
-
-def token(settings: config.Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(find_command("token"), arguments, obj=settings)
 
 
 def listed(settings: config.Settings) -> list[dict[str, Any]]:

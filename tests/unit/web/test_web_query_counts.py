@@ -13,13 +13,11 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
-from measurement_factory import make_measurement
+from measurement_factory import build_verdict, make_measurement
 from page_database import SITES, build_measurements, fill_database
 from service_thread import ServiceThread, run_service
 from sqlalchemy.engine import Connection, Engine
 
-from treehammer.sql.core.evidence import VerdictEvidence
-from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.verticals import has_vertical
@@ -178,7 +176,9 @@ def test_list_of_comparisons_is_paginated(
 ) -> None:
     monkeypatch.setattr(comparison_list_page, "COMPARISONS_PER_PAGE", 2)
     for number in range(3):
-        pages.store.replace_comparison(f"c{number}", [], [_verdict(f"c{number}", number)])
+        pages.store.replace_comparison(
+            f"c{number}", [], [build_verdict(f"c{number}", created_us=number)]
+        )
     first, second = (
         pages.client.get(f"/compare?page={page}&format=json").json()["tables"]["comparisons"]
         for page in (1, 2)
@@ -187,10 +187,3 @@ def test_list_of_comparisons_is_paginated(
     assert "page 2 of 2" in pages.client.get("/compare?page=2").text
     about = pages.client.get("/api/v1/comparisons?page=2").json()["about"]
     assert about == {"page": 2, "pages": 2, "count": 3}
-
-
-def _verdict(comparison: str, judged_us: int) -> VerdictRow:
-    return VerdictRow(
-        comparison, judged_us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
-        "same", 0.0, -0.01, 0.01, 6, 3, None, VerdictEvidence(),
-    )  # fmt: skip
