@@ -18,7 +18,7 @@ from treehammer.collectors.root_releases import (
 from treehammer.config import Settings
 from treehammer.errors import SoftwareError
 from treehammer.tables import TableColumn
-from treehammer.terminal import prints_rows
+from treehammer.terminal import PathType, prints_rows
 
 SCHEMA_FILE = Path(__file__).resolve().with_name("record.schema.json")
 
@@ -62,7 +62,7 @@ def worker() -> None:
 
 
 @worker.command("pack")
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path), default="worker.pyz")
+@click.argument("target", type=PathType(dir_okay=False), default="worker.pyz")
 def pack_worker(target: Path) -> None:
     """Write the worker as a single file for Python 3.9 and later.
 

@@ -8,7 +8,7 @@ import click
 
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import explain_write_errors
-from treehammer.terminal import print_remarks
+from treehammer.terminal import PathType, print_remarks
 from treehammer.text_formatting import pluralize
 
 
@@ -18,7 +18,7 @@ def import_sites() -> None:
 
 
 @import_sites.command("cric")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PathType())
 @click.option("--pool", default="grid", show_default=True, help="HTCondor pool for the jobs.")
 @click.option(
     "--requirements",
@@ -34,7 +34,7 @@ def import_sites() -> None:
     help="Type of the storage areas that become doors; '' for any on disk.",
 )
 @click.option("--path-prefix", default="", help="Folder of datasets within each storage area.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a new sites file.")
+@click.option("-o", "--output", type=PathType(), help="Write a new sites file.")
 def import_cric(
     files: tuple[Path, ...],
     pool: str,

@@ -31,6 +31,7 @@ from treehammer.terminal import (
     DATASET,
     Block,
     CommandOutput,
+    PathType,
     TextTable,
     on_interrupt,
     print_hint,
@@ -228,7 +229,7 @@ def _make_fact_table(facts: Iterable[tuple[str, Any]]) -> TextTable:
 @click.option(
     "--source",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="The file that a merged dataset is made from, or its folder [default: sources_dir].",
 )
 @click.option(
@@ -275,9 +276,7 @@ def make(
 
 @datasets.command("add")
 @click.argument("name")
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PathType())
 @click.option("--tree", default="", help="Main tree [default: of most entries times branches].")
 @click.option(
     "--root",
@@ -291,7 +290,7 @@ def make(
     "libraries",
     multiple=True,
     metavar="LIBRARY",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PathType(exists=True, dir_okay=False),
     help="Library with dictionaries to load before the branches are read, as [test] load.",
 )
 @click.pass_obj

@@ -10,7 +10,14 @@ import click
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.tables import TableColumn
-from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, prints_rows, progress_bar
+from treehammer.terminal import (
+    CAMPAIGN,
+    CommandOutput,
+    PathType,
+    on_interrupt,
+    prints_rows,
+    progress_bar,
+)
 from treehammer.text_formatting import pluralize
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ _PROBLEM_COLUMNS = (TableColumn("file", "file"), TableColumn("problem", "problem
 
 
 @click.command("publish")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=PathType(file_okay=False))
 @click.option(
     "--campaign",
     "campaigns",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from treehammer.errors import ConfigError
@@ -42,14 +43,14 @@ class PublishedSite:
     folder: Path
 
     @cached_property
-    def manifest(self) -> dict[str, object]:
+    def manifest(self) -> dict[str, Any]:
         """List of what is published.
 
         Raises:
             ConfigError: the folder holds no published site.
         """
         try:
-            document: dict[str, object] = json.loads((self.folder / MANIFEST).read_text("utf-8"))
+            document: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no published site: {MANIFEST} cannot be read",
@@ -61,9 +62,7 @@ class PublishedSite:
     @property
     def files(self) -> list[str]:
         """Names of the published files."""
-        files = self.manifest["files"]
-        assert isinstance(files, list)
-        return [MANIFEST, *files]
+        return [MANIFEST, *self.manifest["files"]]
 
     @property
     def size(self) -> int:
@@ -78,18 +77,12 @@ class PublishedSite:
     def measure_pages(self) -> list[dict[str, object]]:
         """Count the pages of each kind, with the bytes of the largest."""
         sizes: dict[str, list[int]] = {}
-        for page in self._pages:
+        for page in self.manifest["pages"]:
             sizes.setdefault(page["kind"], []).append((self.folder / page["file"]).stat().st_size)
         return [
             {"kind": kind, "pages": len(of_kind), "largest": max(of_kind)}
             for kind, of_kind in sizes.items()
         ]
-
-    @property
-    def _pages(self) -> list[dict[str, str]]:
-        pages = self.manifest["pages"]
-        assert isinstance(pages, list)
-        return pages
 
     def find_problems(
         self, hosts: Iterable[str] = (), people: Iterable[str] = ()

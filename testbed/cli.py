@@ -16,7 +16,7 @@ from treehammer.collectors.job_spec import MAX_BANDWIDTH_MBIT, MAX_LATENCY_MS
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.tables import TableColumn
-from treehammer.terminal import CommandOutput, on_interrupt, prints_rows, progress_bar
+from treehammer.terminal import CommandOutput, PathType, on_interrupt, prints_rows, progress_bar
 from treehammer.testbed.workspace import (
     DEFAULT_RELEASES,
     MAX_SITES,
@@ -165,7 +165,7 @@ def up(
 
 
 @testbed.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, writable=True))
+@click.argument("file", type=PathType(dir_okay=False, writable=True))
 @testbed_name_option
 @click.option(
     "--scope",

@@ -23,13 +23,19 @@ from treehammer.sql.core.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
 from treehammer.sql.core.access_keys import JOB as JOB_SCOPE
 from treehammer.sql.core.access_keys import (
     ROLES,
-    AccessKey,
     MasterKeys,
     fingerprint_master_key,
     parse_key,
 )
 from treehammer.tables import TableColumn, hidden_columns, titled_columns
-from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, print_hint, prints_rows
+from treehammer.terminal import (
+    CAMPAIGN,
+    CommandOutput,
+    PathType,
+    on_interrupt,
+    print_hint,
+    prints_rows,
+)
 from treehammer.text_formatting import (
     SECOND_US,
     format_minute,
@@ -85,12 +91,12 @@ _SESSION_COLUMNS = (
 @click.option("--port", type=int, help="Port to listen on [setting serve_port].")
 @click.option(
     "--certificate",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="Certificate with its chain, PEM [setting serve_certificate].",
 )
 @click.option(
     "--certificate-key",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="Its private key, PEM [setting serve_certificate_key].",
 )
 @click.option(
@@ -158,7 +164,7 @@ def serve_command(settings: Settings, /, quiet: bool, proxy: str | None, **flags
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     default=Path("report.html"),
     show_default=True,
     help="The file to write: .html, or .pdf.",
@@ -297,8 +303,7 @@ def _end_sessions(
                 where=f"{option} {text!r}",
                 hint="To list all sessions: treehammer token sessions",
             )
-        names = ", ".join(sorted({session.name for session in sessions}))
-        subject = f"sessions of {names}"
+        subject = f"sessions of {', '.join(sorted({session.name for session in sessions}))}"
         action, actor = audit_trail.END_SESSIONS, audit_trail.local_actor()
         entry = audit_trail.make_entry(action, actor, subject, now_us=now_us)
         ended = table.end_sessions([session.token_hash for session in sessions], [entry])
@@ -313,7 +318,7 @@ def _end_sessions(
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     help="New file for the key, readable by you alone, instead of standard output.",
 )
 @click.pass_obj
@@ -344,7 +349,12 @@ def create_command(
         click.echo("shown only once; store it in a file that only you can read:", err=True)
         click.echo(key.text)
         return
-    _write_key(output, key)
+    lost = f"The key is lost: treehammer token revoke {key.key_id}, and create another one."
+    with (
+        explain_write_errors(output, lost),
+        os.fdopen(create_private_file(output), "w", encoding="ascii") as stream,
+    ):
+        stream.write(key.text + "\n")
     click.echo(f"{output}: key written; give this file as service_token_file", err=True)
 
 
@@ -375,15 +385,6 @@ def _warn_of_foreign_keys(
             "Create keys as the service's user, with its configuration (service_key_file).",
             err=True,
         )
-
-
-def _write_key(path: Path, key: AccessKey) -> None:
-    lost = f"The key is lost: treehammer token revoke {key.key_id}, and create another one."
-    with (
-        explain_write_errors(path, lost),
-        os.fdopen(create_private_file(path), "w", encoding="ascii") as stream,
-    ):
-        stream.write(key.text + "\n")
 
 
 @token.command("list")

@@ -21,6 +21,7 @@ from treehammer.terminal import (
     JSON,
     TIME,
     CommandOutput,
+    PathType,
     add_options,
     on_interrupt,
     output_form,
@@ -129,7 +130,7 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
 
 
 @db_group.command("backup")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=PathType(dir_okay=False))
 @click.pass_obj
 def backup_command(settings: Settings, file: Path) -> None:
     """Write the database to FILE, while services go on.
@@ -146,7 +147,7 @@ def backup_command(settings: Settings, file: Path) -> None:
 
 
 @db_group.command("recover")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("file", type=PathType(dir_okay=False, exists=True))
 @click.option(
     "--replace",
     is_flag=True,

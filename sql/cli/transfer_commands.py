@@ -17,6 +17,7 @@ from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
     CommandOutput,
+    PathType,
     on_interrupt,
     print_output,
     prints_rows,
@@ -37,7 +38,7 @@ _COLUMNS = (
 
 
 @click.command("export")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PathType())
 @click.option(
     "--campaign",
     "campaigns",
@@ -93,9 +94,7 @@ def export_command(
 
 
 @click.command("import")
-@click.argument(
-    "files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True
-)
+@click.argument("files", metavar="FILE...", type=PathType(), nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only count the measurements to import.")
 @click.option(
     "--ignore-unknown",

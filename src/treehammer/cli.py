@@ -190,18 +190,16 @@ class LazyCommandGroup(click.Group):
     type=click.Path(path_type=Path),
     help="Configuration file [default: ./treehammer.toml].",
 )
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Folder for results and the job queue."
-)
+@click.option("--data-dir", type=click.Path(), help="Folder for results and the job queue.")
 @click.option(
     "--cache-dir",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="Folder for cached ROOT releases, clones and datasets.",
 )
 @click.option("--database", help="SQLAlchemy URL of the results database.")
 @click.option(
     "--sites-file",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="Sites in addition to this machine (sites.toml).",
 )
 @click.option("--local-slots", type=int, help="Jobs that run on this machine at once.")

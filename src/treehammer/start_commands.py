@@ -18,7 +18,7 @@ from treehammer import config, hctests
 from treehammer.config import Settings, sqlite_url
 from treehammer.errors import ExitCode, require_packages
 from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import prints_rows
+from treehammer.terminal import PathType, prints_rows
 
 PROGRAM = "treehammer"
 DEMO_TEST = "ttree-read"
@@ -87,7 +87,7 @@ def _list_demo_commands(
 @click.command("demo")
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False),
     default=Path("demo-results"),
     show_default=True,
     help="Folder for the database, the pages and the TTree.",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -130,7 +131,10 @@ def prints_rows(
             names = split_list(column_names)
             if columns and not keys:
                 _require_columns(names, [column.key for column in columns])
-            _store_choice(as_json, as_csv, names)
+            if as_json and as_csv:
+                raise click.UsageError("--json and --csv are mutually exclusive.")
+            form = JSON if as_json else CSV if as_csv else TABLE
+            click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
             result = function(*args, **kwargs)
             if isinstance(result, int):  # the exit code of a command that has printed its parts
                 return result
@@ -143,14 +147,6 @@ def prints_rows(
         return wrapper
 
     return decorate
-
-
-def _store_choice(as_json: bool, as_csv: bool, names: tuple[str, ...]) -> None:
-    """Store the output's form and columns in the context of the running command."""
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv are mutually exclusive.")
-    form = JSON if as_json else CSV if as_csv else TABLE
-    click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
 
 
 def option_group(
@@ -205,30 +201,20 @@ def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> 
     choice = _find_choice()
     rows = [row if isinstance(row, Mapping) else asdict(row) for row in output.rows]
     columns = columns if output.columns is None else output.columns
-    if choice.form == TABLE and not choice.names:
+    if choice.names:
+        _print_selected(rows, columns, choice)
+    elif choice.form == JSON and output.document is not None:
+        click.echo(json.dumps(output.document, indent=1, default=str))
+    elif choice.form != TABLE:
+        print_rows(rows, columns, form=choice.form)
+    else:
         table = [TextTable(rows, columns, output.title)] if columns else []
         print_early(*output.above, *table, *output.below)
-    else:
-        _print_values(rows, columns, choice, output.document)
+    if choice.names or choice.form != TABLE:
         blocks = (*output.above, *output.below)
         print_notes(*(block for block in blocks if isinstance(block, Note)))
     print_notes(*output.notes)
     print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
-
-
-def _print_values(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[TableColumn],
-    choice: _OutputChoice,
-    document: Any,
-) -> None:
-    """Print the selected columns; without a selection the document in place of the rows, if any."""
-    if choice.names:
-        _print_selected(rows, columns, choice)
-    elif choice.form == JSON and document is not None:
-        click.echo(json.dumps(document, indent=1, default=str))
-    else:
-        print_rows(rows, columns, form=choice.form)
 
 
 def print_early(*blocks: Block) -> None:
@@ -329,6 +315,19 @@ SITE = NameType("site", "submit.sites.site_registry:load_sites")
 CAMPAIGN = NameType("campaign", "sql.read.campaign_queries:list_campaign_names")
 DATASET = NameType("dataset", "datasets.catalogues.folder_catalogue:list_dataset_names")
 TEST = NameType("test", "hctests.pinned_tests:list_test_names")
+
+
+class PathType(click.Path):
+    """Path of a file or folder; an empty one, as of a variable that is not set, is refused."""
+
+    def __init__(self, **checks: Any) -> None:
+        super().__init__(path_type=Path, **checks)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty path, which stands for the current folder in Python."""
+        if value == "":
+            self.fail("name a file or folder; this is empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _ParsedType(click.types.StringParamType):

@@ -20,7 +20,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.submit.campaigns.waiting_campaigns import report_waiting
 from treehammer.submit.planning import INCLUDE_OPTION
-from treehammer.terminal import DURATION, NAMES, on_interrupt, option_group, print_remarks
+from treehammer.terminal import DURATION, NAMES, PathType, on_interrupt, option_group, print_remarks
 from treehammer.text_formatting import JobRamp
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SubmissionOptions,
     )
 
-_CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
+_CREDENTIAL_FILE = PathType(dir_okay=False, resolve_path=True)
 #: Adds ``--no-service``; the command receives ``service``.
 service_option = click.option(
     "--no-service",
@@ -151,7 +151,7 @@ submission_click_options = option_group(
     ),
     click.option(
         "--authorities",
-        type=click.Path(path_type=Path, exists=True, resolve_path=True),
+        type=PathType(exists=True, resolve_path=True),
         help="Certificate authorities to send with jobs through HTCondor: a PEM file, or a folder "
         "with hashed names [default: those of the nodes].",
     ),

@@ -32,6 +32,7 @@ from treehammer.terminal import (
     Block,
     CommandOutput,
     Note,
+    PathType,
     TextTable,
     add_options,
     on_interrupt,
@@ -77,7 +78,7 @@ def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("try")
-@click.argument("path", default=".", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", default=".", type=PathType(exists=True))
 @click.option(
     "--against",
     default="HEAD",

@@ -29,6 +29,7 @@ from treehammer.terminal import (
     TABLE,
     TEST,
     CommandOutput,
+    PathType,
     on_interrupt,
     option_group,
     output_form,
@@ -282,7 +283,7 @@ def _print_plan(plan: Plan, settings: Settings) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathType(file_okay=False),
     help="Write each job with all its inputs into a new folder instead.",
 )
 @prints_rows(*hidden_columns("batch", "jobs", "text"))

@@ -20,7 +20,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.program_output import SystemdNotifier, log_to_stderr
 from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import SITE, CommandOutput, TextTable, prints_rows
+from treehammer.terminal import SITE, CommandOutput, PathType, TextTable, prints_rows
 from treehammer.text_formatting import (
     format_duration,
     format_size,
@@ -37,7 +37,7 @@ def _join_or_dash(words: Sequence[str]) -> str:
     return ", ".join(words) or "–"
 
 
-_FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_FILE = click.argument("file", type=PathType(dir_okay=False))
 #: Starts by time that ``check`` shows for each entry.
 _SHOWN_STARTS = 3
 _ENTRY_COLUMNS = (

@@ -21,6 +21,7 @@ from treehammer.terminal import (
     TABLE,
     TIME,
     CommandOutput,
+    PathType,
     add_options,
     output_form,
     prints_rows,
@@ -159,7 +160,7 @@ def _describe_changes(
 @click.option(
     "--rules",
     "rules_file",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="Rules file [default: status_rules in the configuration, or the shipped rules].",
 )
 @prints_rows(*_CHANGE_COLUMNS)
@@ -186,7 +187,7 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
 
 
 @click.command("rules")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PathType())
 @prints_rows(
     TableColumn("rule", "rule"),
     TableColumn("version", "version"),
@@ -204,7 +205,6 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
     from treehammer.watch.states.status_rules import load_status_rules
 
     rules = load_status_rules(file or settings.status_rules)
-    is_json = output_form() == JSON
     rows = [
         {
             "rule": name,
@@ -212,7 +212,7 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
             "kind": rule.kind,
             "sites": [KIND_WORDS[kind] for kind in rule.sites],
             "about": rule.describe(),
-            **({"values": rule.model_dump()} if is_json else {}),
+            **({"values": rule.model_dump()} if output_form() == JSON else {}),
         }
         for name, rule in rules.rules.items()
     ]

@@ -30,6 +30,7 @@ from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     SITE,
     CommandOutput,
+    PathType,
     TextTable,
     make_bar_columns,
     print_rows,
@@ -161,8 +162,9 @@ def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown site 'SITE_X'") as error:
         SITE.require(["SITE_A", "SITE_X"], {"SITE_A", "SITE_B"}, "--site")
     assert error.value.hint == "Did you mean 'SITE_B'? Known: SITE_A, SITE_B."
-    with pytest.raises(click.BadParameter, match="name a site; this is empty"):
-        SITE.convert("", click.Option(["--site"]), None)
+    for kind, noun in ((SITE, "site"), (PathType(), "file or folder")):
+        with pytest.raises(click.BadParameter, match=f"name a {noun}; this is empty"):
+            kind.convert("", click.Option(["--site"]), None)
 
 
 def test_short_values_are_not_wrapped(
@@ -171,11 +173,7 @@ def test_short_values_are_not_wrapped(
     monkeypatch.setattr("treehammer.terminal.make_console", lambda: Console(width=60))
     print_rows(
         [{"name": "reference-small", "interval": "−16.6 … +20.0 %", "text": "many words " * 20}],
-        [
-            TableColumn("name", "name"),
-            TableColumn("text", "text"),
-            TableColumn("interval", "interval"),
-        ],
+        [TableColumn(name, name) for name in ("name", "text", "interval")],
     )
     first = capsys.readouterr().out.splitlines()[1]
     assert first.startswith("reference-small ")
