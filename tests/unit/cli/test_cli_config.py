@@ -14,7 +14,6 @@ from sqlalchemy.engine import make_url
 
 from treehammer import config, start_commands
 from treehammer.cli import COMMANDS, cli
-from treehammer.config import load_settings
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
@@ -212,43 +211,39 @@ SUMMARY = ("summary", "--metrics", "payload_wall_s")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(store: Store, tmp_path: Path) -> Path:
     """A data folder with one measurement of a campaign that planned four."""
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    with Store.open(settings.database) as store:
-        store.add_campaign(make_campaign_row(planned_measurements=4), [])
-        jobs = [
-            make_job_row(name, state="done", batch_id=f"1.{name}", planned_measurements=2)
-            for name in ("ended", "open")
-        ]
-        store.set_jobs(jobs)
-        store.set_attempts([AttemptRow("ended", 1, "done", 1, 2, 0, "", "")])
-        store.add([make_measurement("ended", site="local", plausible=True)])
+    store.add_campaign(make_campaign_row(planned_measurements=4), [])
+    jobs = [
+        make_job_row(name, state="done", batch_id=f"1.{name}", planned_measurements=2)
+        for name in ("ended", "open")
+    ]
+    store.set_jobs(jobs)
+    store.set_attempts([AttemptRow("ended", 1, "done", 1, 2, 0, "", "")])
+    store.add([make_measurement("ended", site="local", plausible=True)])
     return tmp_path
 
 
-def set_state(folder: Path, state: str, batch_system: str = "local") -> None:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    with Store.open(settings.database) as store:
-        store.set_jobs(
-            [
-                make_job_row(
-                    "open",
-                    state=state,
-                    batch_id="",
-                    planned_measurements=2,
-                    batch_system=batch_system,
-                )
-            ]
-        )
+def set_state(store: Store, state: str, batch_system: str = "local") -> None:
+    store.set_jobs(
+        [
+            make_job_row(
+                "open",
+                state=state,
+                batch_id="",
+                planned_measurements=2,
+                batch_system=batch_system,
+            )
+        ]
+    )
 
 
 def run(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(cli, ["--data-dir", str(folder), *words], standalone_mode=False)
 
 
-def test_what_waits_is_said_on_standard_error(folder: Path) -> None:
-    set_state(folder, "running")
+def test_what_waits_is_said_on_standard_error(store: Store, folder: Path) -> None:
+    set_state(store, "running")
     done = run(folder, *SUMMARY, "--json", "--no-collect")
     assert (
         f"{NAME}: 3 of 4 measurements are not in this database (jobs: 1 done, 1 running); their "
@@ -257,21 +252,23 @@ def test_what_waits_is_said_on_standard_error(folder: Path) -> None:
     assert "not in this database" not in done.stdout
 
 
-def test_output_on_this_machine_is_named_with_the_command_that_collects_it(folder: Path) -> None:
-    set_state(folder, "queued")
+def test_output_on_this_machine_is_named_with_the_command_that_collects_it(
+    store: Store, folder: Path
+) -> None:
+    set_state(store, "queued")
     (folder / "spool" / "jobs" / "000001-campaign").mkdir(parents=True)
     done = run(folder, *SUMMARY, "--json", "--no-collect")
     assert f"treehammer --data-dir {folder} collect campaign" in done.stderr
     assert json.loads(done.stdout)
 
 
-def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path) -> None:
+def test_campaigns_in_the_folder_of_a_pool_are_own(store: Store, folder: Path) -> None:
     sites = folder / "sites.toml"
     sites.write_text(
         f'[pools.box]\nsubmit_dir = "{folder}/elsewhere"\n[sites.GRID]\npool = "box"\n'
         '[[sites.GRID.doors]]\nname = "d"\nprotocol = "root"\nprefix = "root://a.example//d"\n'
     )
-    set_state(folder, "running", "htcondor@box")
+    set_state(store, "running", "htcondor@box")
     without = run(folder, *SUMMARY, "--no-collect")
     assert "their submitter collects them (here: no sites file defines pool 'box'" in without.stderr
     of_others = run(folder, "--sites-file", str(sites), *SUMMARY, "--no-collect")
@@ -284,13 +281,13 @@ def test_campaigns_in_the_folder_of_a_pool_are_own(folder: Path) -> None:
     assert "collect campaign" in result.stderr
 
 
-def test_nothing_is_said_of_complete_campaigns_and_of_other_ones(folder: Path) -> None:
-    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
-    with Store.open(settings.database) as store:
-        store.add_campaign(make_campaign_row("whole", planned_measurements=1, created_us=9), [])
-        whole = make_job_row("job", campaign_id="whole", state="done", planned_measurements=1)
-        store.set_jobs([whole])
-        store.add([make_measurement("job", campaign_id="whole", site="local", plausible=True)])
+def test_nothing_is_said_of_complete_campaigns_and_of_other_ones(
+    store: Store, folder: Path
+) -> None:
+    store.add_campaign(make_campaign_row("whole", planned_measurements=1, created_us=9), [])
+    whole = make_job_row("job", campaign_id="whole", state="done", planned_measurements=1)
+    store.set_jobs([whole])
+    store.add([make_measurement("job", campaign_id="whole", site="local", plausible=True)])
     done = run(folder, "summary", "--campaign", "whole", "--metrics", "payload_wall_s", "--json")
     assert "campaign)" not in done.stderr
     named = run(folder, "summary", "--campaign", "campaign", "--metrics", "payload_wall_s")

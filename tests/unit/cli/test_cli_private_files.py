@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from measurement_factory import make_measurement
 from quick_databases import next_revision  # noqa: F401 - a fixture
-from repository_code import find_command
+from repository_code import call_command
 
 from treehammer import __main__, config
 from treehammer.sql.core.access_keys import derive_key, load_user_key
@@ -106,10 +105,8 @@ def test_readable_secret_is_warned_of_once(
     assert caplog.text.count(warning) == count
 
 
-def test_keys_are_private(tmp_path: Path) -> None:
-    settings = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+def test_keys_are_private(settings: config.Settings, tmp_path: Path) -> None:
     load_master_keys(settings.master_key_file)
     words = ["create", "--role", "read", "--name", "a", "-o", str(tmp_path / "a.key")]
-    done = CliRunner().invoke(find_command("token"), words, obj=settings, catch_exceptions=False)
-    assert done.exit_code == 0
+    call_command("token", settings, *words)
     assert modes(tmp_path) == dict.fromkeys(["service.key", "a.key", "results.db"], "0o600")

@@ -16,7 +16,7 @@ from measurement_factory import make_campaign_row, make_measurement
 from repository_code import call_command
 from service_thread import ServiceThread
 
-from treehammer.config import load_settings
+from treehammer.config import Settings
 from treehammer.datasets.manifest import RAW_LAYOUT, Manifest, ManifestFile
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.prediction.conditions import Conditions, parse_conditions
@@ -330,10 +330,9 @@ def test_crossing_is_measured_at_three_distances() -> None:
     assert find_zero(rntuple, {latency: wall + 1 for latency, wall in rntuple.items()}) is None
 
 
-def test_cpu_of_a_site_is_not_verified_here(tmp_path: Path) -> None:
+def test_cpu_of_a_site_is_not_verified_here(settings: Settings) -> None:
     read = make_read(UNCACHED, cache_mb=0)
     predictions = [predict(read, Conditions(cpu="SITE_A"))]
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     with pytest.raises(NothingToDoError, match="none of these conditions can be measured"):
         verify_predictions(predictions, settings, no_progress)
 

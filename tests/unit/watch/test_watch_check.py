@@ -21,7 +21,6 @@ from measurement_factory import make_campaign_row, make_job_row
 from repository_code import call_command, invoke_command
 
 from treehammer.cli import cli
-from treehammer.config import load_settings
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.remote_states import RemoteService
 from treehammer.watch.alarms.subject_state import (
@@ -267,11 +266,11 @@ def test_wrong_settings_are_unknown(tmp_path: Path) -> None:
         ("check --service http://127.0.0.1:9 -t 1", False),
     ],
 )
-def test_only_what_people_read_names_what_waits(tmp_path: Path, words: str, is_named: bool) -> None:
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    with Store.open(settings.database) as store:
-        job = make_job_row("open", state="running", planned_measurements=2, batch_system="local")
-        store.add_campaign(make_campaign_row(planned_measurements=2), [job])
+def test_only_what_people_read_names_what_waits(
+    store: Store, tmp_path: Path, words: str, is_named: bool
+) -> None:
+    job = make_job_row("open", state="running", planned_measurements=2, batch_system="local")
+    store.add_campaign(make_campaign_row(planned_measurements=2), [job])
     done = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), *words.split()])
     assert (
         "name of campaign (campaign): 2 of 2 measurements are not in" in done.output

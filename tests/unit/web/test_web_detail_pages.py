@@ -15,7 +15,7 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from page_database import HOSTILE_TEXTS
 from service_thread import BROWSER, ServiceThread, run_service
 
-from treehammer.config import load_settings
+from treehammer.config import Settings, load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.submit_description import Submission
@@ -399,9 +399,8 @@ def sandbox(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def logs_service(
-    tmp_path: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServiceThread]:
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     settings.spool_dir.mkdir()
     folders = {"here.0": {1: sandbox}}
     batch = SimpleNamespace(sandboxes=lambda batch_id: folders.get(batch_id, {}))
@@ -467,8 +466,7 @@ def test_only_logs_of_the_job_are_sent(
         assert "secret" not in refused.text.replace("../../secret", "")
 
 
-def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
-    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+def test_unknown_batch_system_has_no_folders(settings: Settings, tmp_path: Path) -> None:
     resources = PageResources(LiveDatabase("sqlite:///none.db"), settings)
     find = execution_logs.find_output_folders(resources)
     logs: list[Mapping[int, Path]] = [
