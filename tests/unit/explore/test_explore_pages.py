@@ -29,7 +29,6 @@ from treehammer.explore.explore_figure import name_outliers
 from treehammer.explore.explore_query import FORMER_VIEWS, METRICS
 from treehammer.explore.pages import explore_page
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
 from treehammer.web import page_service
 from treehammer.web.figures.drawing import FIGURE_FORMATS, draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
@@ -53,8 +52,7 @@ def rows_of(service: ServiceThread, query: str, path: str = "/explore") -> list[
 
 
 def stored(service: ServiceThread) -> list[dict[str, Any]]:
-    with Store.open(service.url) as store:
-        return [dict(row) for row in store.measurements(Selection())]
+    return [dict(row) for row in service.store.measurements(Selection())]
 
 
 def good(row: dict[str, Any], metric: str) -> bool:

@@ -16,7 +16,6 @@ from service_thread import ServiceThread, StartService, make_body
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.write.store import Store
 from treehammer.web.api import page_data
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
@@ -234,8 +233,7 @@ def test_campaign_streams_its_operations(
     monkeypatch.setattr(page_data, "CHUNK", 2)
     records = load_measurements()
     with start_service(reading_open=True) as service:
-        with Store.open(service.url) as store:
-            store.add([*records, make_measurement(position=9)])
+        service.store.add([*records, make_measurement(position=9)])
         answer = service.get_path(ADDRESS)
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         lines = [json.loads(line) for line in answer.text.splitlines()]

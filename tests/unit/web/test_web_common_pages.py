@@ -191,10 +191,10 @@ def test_pages_explain_where_the_time_went(pages: ServiceThread, page: str, subj
 def test_day_counts_equal_stored_measurements(filled_service: ServiceThread) -> None:
     rows = filled_service.client.get("/?format=json&days=30").json()["tables"]["site_days"]
     total = sum(row["good"] + row["failed"] + row["implausible"] for row in rows)
-    with Store.open(filled_service.url) as store:
-        assert total == sum(
-            sum(store.count_by_attempt(campaign).values()) for campaign in ("over", "running")
-        )
+    assert total == sum(
+        sum(filled_service.store.count_by_attempt(campaign).values())
+        for campaign in ("over", "running")
+    )
 
 
 def test_static_files_are_cacheable(filled_service: ServiceThread) -> None:
@@ -360,10 +360,10 @@ def test_prometheus_metrics_equal_database(filled_service: ServiceThread) -> Non
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     measured = families["treehammer_measurements"].samples
-    with Store.open(filled_service.url) as store:
-        assert sum(row.value for row in measured) == sum(
-            sum(store.count_by_attempt(campaign).values()) for campaign in ("over", "running")
-        )
+    assert sum(row.value for row in measured) == sum(
+        sum(filled_service.store.count_by_attempt(campaign).values())
+        for campaign in ("over", "running")
+    )
     assert {row.labels["site"] for row in measured} >= set(HOSTILE_TEXTS)
     jobs = {row.labels["state"]: row.value for row in families["treehammer_jobs"].samples}
     assert jobs == {"queued": 1, "running": 2, "held": 1}

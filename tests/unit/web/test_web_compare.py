@@ -36,7 +36,6 @@ from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
 from treehammer.web.pages import comparison_list_page
 
 SITES = ("SITE_A", HOSTILE_TEXTS[0])
@@ -79,8 +78,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread
 
 def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) -> None:
     tables = filled_service.load_tables("/compare/comparison")
-    with Store.open(filled_service.url) as store:
-        rows = store.verdicts("comparison")
+    rows = filled_service.store.verdicts("comparison")
     records = [*tables["pooled"], *tables["by_site"], *tables["missing"]]
     assert len(records) == len(rows)
     verdicts = {(row.scope, row.site, row.metric): row for row in rows}
@@ -187,11 +185,12 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
 
 def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> None:
     tables = measured.load_tables("/compare?a=6.38.00&b=6.40.00")
-    with Store.open(measured.url) as store:
-        samples = [Sample.from_row(row) for row in store.measurements(Selection(), SAMPLE_COLUMNS)]
-        question = ComparisonQuery("root", "6.38.00", "6.40.00", selection=Selection())
-        expected = compare_samples(samples, question, now_us=1)
-        assert store.verdicts(question.id) == []
+    samples = [
+        Sample.from_row(row) for row in measured.store.measurements(Selection(), SAMPLE_COLUMNS)
+    ]
+    question = ComparisonQuery("root", "6.38.00", "6.40.00", selection=Selection())
+    expected = compare_samples(samples, question, now_us=1)
+    assert measured.store.verdicts(question.id) == []
     effects = {(row["site"], row["metric"]): row["effect"] for row in tables["by_site"]}
     assert effects == {(r.site, r.metric): r.effect for r in expected.of_series}
     assert {row["verdict"] for row in tables["by_site"]} == {"slower"}
@@ -594,8 +593,7 @@ def test_pooled_rows_link_to_sites(measured: ServiceThread) -> None:
 
 
 def test_form_keeps_all_campaigns(filled_service: ServiceThread) -> None:
-    with Store.open(filled_service.url) as store:
-        ids = [campaign.id for campaign in store.campaigns()][:2]
+    ids = [campaign.id for campaign in filled_service.store.campaigns()][:2]
     query = "&".join(f"campaign={campaign}" for campaign in ids)
     fields = filled_service.read(f"/compare?a=6.38.00&b=none&{query}", 404).fields
     assert (fields["axis"], fields["campaign"]) == (["root"], ids)

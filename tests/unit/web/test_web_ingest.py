@@ -16,7 +16,6 @@ from service_thread import FailingStore, ServiceThread, StartService, make_body
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import Store
 from treehammer.web.core import auth
 from treehammer.web.core.request_limits import RequestLimits
 
@@ -24,8 +23,7 @@ DAY_US = 86400 * 1_000_000
 
 
 def count_stored(service: ServiceThread) -> int:
-    with Store.open(service.url) as store:
-        return sum(store.count_by_attempt("campaign").values())
+    return sum(service.store.count_by_attempt("campaign").values())
 
 
 def test_upload_reports_new_known_and_conflicting(service: ServiceThread, key: str) -> None:

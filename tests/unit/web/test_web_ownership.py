@@ -77,8 +77,9 @@ def upload(
 
 
 def jobs(service: ServiceThread) -> list[JobRow]:
-    with Store.open(service.url) as store:
-        return [job for campaign in store.campaigns() for job in store.jobs(campaign.id)]
+    return [
+        job for campaign in service.store.campaigns() for job in service.store.jobs(campaign.id)
+    ]
 
 
 def marked(job: JobRow) -> JobRow:
@@ -86,18 +87,17 @@ def marked(job: JobRow) -> JobRow:
 
 
 def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) -> None:
-    with Store.open(service.url) as store:
-        store.add_campaign(CAMPAIGN, [JOB], group="submiter")
-        assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
-        assert (jobs(service), store.attempts(["j1"])) == ([JOB], [])
-        done, ended = replace(JOB, state="done"), replace(ATTEMPT, state="done", exit_code=0)
-        store.set_attempts([ended])
-        store.set_jobs([done])
-        assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
-        # A job imported here was queued again by its submitter.
-        second = replace(ATTEMPT, number=2)
-        assert upload(service, key, JOB, second) == (1, 1, 1)
-        assert (jobs(service), store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
+    service.store.add_campaign(CAMPAIGN, [JOB], group="submiter")
+    assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+    assert (jobs(service), service.store.attempts(["j1"])) == ([JOB], [])
+    done, ended = replace(JOB, state="done"), replace(ATTEMPT, state="done", exit_code=0)
+    service.store.set_attempts([ended])
+    service.store.set_jobs([done])
+    assert upload(service, key, replace(JOB, state="lost"), ATTEMPT) == (0, 0, 3)
+    # A job imported here was queued again by its submitter.
+    second = replace(ATTEMPT, number=2)
+    assert upload(service, key, JOB, second) == (1, 1, 1)
+    assert (jobs(service), service.store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
 
 
 def test_upload_requires_submitter_key(service: ServiceThread, key: str) -> None:
@@ -192,8 +192,7 @@ def test_invalid_campaign_is_refused_with_reason(
     answer = shared_service.post_document(content, shared_key, PATH)
     assert answer.status_code == status, answer.text
     assert word in answer.json()["error"]
-    with Store.open(shared_service.url) as store:
-        assert (store.campaigns(), store.replicas()) == ([], [])
+    assert (shared_service.store.campaigns(), shared_service.store.replicas()) == ([], [])
 
 
 def test_job_cannot_change_campaign(service: ServiceThread, key: str) -> None:
@@ -201,8 +200,7 @@ def test_job_cannot_change_campaign(service: ServiceThread, key: str) -> None:
     other = replace(CAMPAIGN, id="c2")
     answer = service.post_document(document(JOB, campaign=other), key, PATH)
     assert (answer.status_code, "another campaign" in answer.json()["error"]) == (403, True)
-    with Store.open(service.url) as store:
-        assert store.campaigns() == [CAMPAIGN], "the refused upload stored nothing"
+    assert service.store.campaigns() == [CAMPAIGN], "the refused upload stored nothing"
 
 
 def test_largest_upload_is_stored(service: ServiceThread, key: str) -> None:
@@ -260,10 +258,10 @@ def make_own(campaign: str, job: str, **values: Any) -> Measurement:
 
 def stored(service: ServiceThread) -> list[tuple[Any, ...]]:
     columns = ["campaign_id", "job_id", "host", "plausible"]
-    with Store.open(service.url) as store:
-        return [
-            tuple(row[name] for name in columns) for row in store.measurements(Selection(), columns)
-        ]
+    return [
+        tuple(row[name] for name in columns)
+        for row in service.store.measurements(Selection(), columns)
+    ]
 
 
 def test_other_groups_cannot_send_to_a_campaign(
@@ -321,9 +319,8 @@ def test_other_groups_cannot_change_a_campaign(
     stolen = send_campaign(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
     assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
-    with Store.open(service.url) as store:
-        assert [job.state for job in store.jobs("c1")] == ["running"]
-        assert [campaign.name for campaign in store.campaigns()] == ["nightly"]
+    assert [job.state for job in service.store.jobs("c1")] == ["running"]
+    assert [campaign.name for campaign in service.store.campaigns()] == ["nightly"]
 
 
 @pytest.mark.parametrize("has_key", [True, False])
@@ -331,8 +328,7 @@ def test_others_cannot_be_first_to_send_to_a_campaign_submitted_here(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey, has_key: bool
 ) -> None:
     """The identities of its jobs are on the service's pages before any of them reports."""
-    with Store.open(service.url) as store:
-        store.add_campaign(CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
+    service.store.add_campaign(CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
     forged = mint_job_token(mallory, "c1", "j1", LATER)
     assert send(service, forged, make_own("c1", "j1", host="forged")).status_code == 403
     assert send_campaign(service, mallory, replace(JOB, state="cancelled")).status_code == 403
@@ -353,9 +349,8 @@ def test_job_of_a_campaign_that_was_not_uploaded_cannot_be_taken_over(
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
     assert send_campaign(service, alice, JOB).json()["new"] == 2
-    with Store.open(service.url) as store:
-        assert [job.id for job in store.jobs("c1")] == ["j1"]
-        assert store.jobs("m1") == []
+    assert [job.id for job in service.store.jobs("c1")] == ["j1"]
+    assert service.store.jobs("m1") == []
 
 
 def test_uploaded_job_stays_with_its_campaign_when_rows_are_gone(
@@ -363,9 +358,8 @@ def test_uploaded_job_stays_with_its_campaign_when_rows_are_gone(
 ) -> None:
     """Receipts say whose a job is: its row may be missing."""
     assert send_campaign(service, alice, JOB).status_code == 200
-    with Store.open(service.url) as store:
-        scope = ChangeScope(campaign_id="c1")
-        store.apply_change(DatabaseChange("delete", scope, "root", 1, "", "all"))
+    scope = ChangeScope(campaign_id="c1")
+    service.store.apply_change(DatabaseChange("delete", scope, "root", 1, "", "all"))
     assert send(service, mallory.text, make_own("m1", "j1")).status_code == 403
     assert send(service, mallory.text, make_own("c1", "j2")).status_code == 403
     assert send(service, alice.text, make_own("c1", "j1")).json()["new"] == 1
@@ -374,12 +368,11 @@ def test_uploaded_job_stays_with_its_campaign_when_rows_are_gone(
 @pytest.mark.parametrize("how", ["measurements", "campaign"])
 def test_results_written_here_belong_to_this_installation(service: ServiceThread, how: str) -> None:
     """Attack: the campaign was imported, or made before the first key; strangers post to it."""
-    with Store.open(service.url) as store:
-        if how == "measurements":
-            store.add([make_own("c1", "j1")])
-        if how == "campaign":
-            store.add_campaign(CAMPAIGN, [JOB])
-        assert store.find_owner("c1") == LOCAL_OWNER
+    if how == "measurements":
+        service.store.add([make_own("c1", "j1")])
+    if how == "campaign":
+        service.store.add_campaign(CAMPAIGN, [JOB])
+    assert service.store.find_owner("c1") == LOCAL_OWNER
     mallory = service.make_key("submit", owner="mallory")
     sent = {
         "measurements": send(service, mallory.text, make_own("c1", "j2")),
@@ -406,8 +399,7 @@ def test_imported_campaign_belongs_to_the_named_group(
         store.add([make_own("c1", "j1")])
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
-    with Store.open(service.url) as store:
-        import_files(store, [file], group="alice", **options)
+    import_files(service.store, [file], group="alice", **options)
     assert send(service, mallory.text, make_own("c1", "j1", round_=2)).status_code == 403
     assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
 
@@ -422,8 +414,7 @@ def test_imported_file_cannot_take_jobs_over(
         store.add([make_own("m1", "j1", round_=2, host="forged")])
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
-    with Store.open(service.url) as store:
-        (result,) = import_files(store, [file], **options)
+    (result,) = import_files(service.store, [file], **options)
     assert "job j1 is one of another campaign" in result.problems[0]
     assert "forged" not in str(stored(service))
 
@@ -447,8 +438,7 @@ def test_retried_write_passes_the_same_checks(
             outage.fails = False
             outage.wait_for_write()
         assert {row[:2] for row in stored(service)} == {("c1", "j1"), ("a", "a")}
-        with Store.open(service.url) as store:
-            assert store.find_owner("a") == "alice", "the retried write has its receipt"
+        assert service.store.find_owner("a") == "alice", "the retried write has its receipt"
         outage.database.close()
 
 
@@ -507,10 +497,9 @@ def test_known_check_does_not_belong_to_its_second_sender(
     campaign = replace(CAMPAIGN, id="m1")
     answer = send_campaign(service, mallory, replace(BAD, good=True), campaign=campaign)
     assert answer.json() == {"new": 1, "changed": 0, "known": 1}
-    with Store.open(service.url) as store:
-        scope = ChangeScope(key_id=mallory.key_id)
-        store.apply_change(DatabaseChange("delete checks", scope, "root", 1, "", "checks"))
-        assert store.replicas() == [replace(BAD, owner="alice")]
+    scope = ChangeScope(key_id=mallory.key_id)
+    service.store.apply_change(DatabaseChange("delete checks", scope, "root", 1, "", "checks"))
+    assert service.store.replicas() == [replace(BAD, owner="alice")]
 
 
 def test_checks_of_replicas_apply_to_campaigns_of_their_group(
@@ -538,8 +527,7 @@ def test_good_check_of_another_group_excuses_nothing(
     campaign = replace(CAMPAIGN, id="m1")
     assert send_campaign(service, mallory, good, campaign=campaign).status_code == 200
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
-    with Store.open(service.url) as store:
-        store.mark_bad_replicas()
+    service.store.mark_bad_replicas()
     assert [row[3] for row in stored(service)] == [False]
 
 

@@ -17,7 +17,6 @@ from service_thread import BROWSER, ServiceThread
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.query_model import Condition, Selection
-from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 
@@ -29,8 +28,9 @@ def test_series_agrees_with_database(filled_service: ServiceThread) -> None:
     good = Selection(
         conditions=(Condition("site", "=", "SITE_B"), Condition("plausible", "=", True))
     )
-    with Store.open(filled_service.url) as store:
-        rows_of_site = [row for row in store.measurements(good) if row["eff_job"] is not None]
+    rows_of_site = [
+        row for row in filled_service.store.measurements(good) if row["eff_job"] is not None
+    ]
     assert sum(row["measurements"] for row in rows) == len(rows_of_site)
     for row in rows:
         day = int(row["day"].replace("-", ""))

@@ -24,7 +24,6 @@ from page_database import CHANGE, HOSTILE_TEXTS
 from service_thread import BROWSER, ServiceThread
 
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.verticals import has_vertical
 
@@ -55,8 +54,7 @@ def visited(filled_service: ServiceThread) -> dict[str, PageContents]:
 def walk(service: ServiceThread) -> Iterator[tuple[str, PageContents]]:
     """Follow the links of all pages, one of each kind."""
     kinds: set[str] = set()
-    with Store.open(service.url) as store:
-        (row, *_) = store.measurements(Selection(), ["measurement_id"])
+    (row, *_) = service.store.measurements(Selection(), ["measurement_id"])
     addresses = [*STARTS, f"/measurements/{row['measurement_id']}"]
     while addresses:
         address = addresses.pop(0).partition("#")[0]
