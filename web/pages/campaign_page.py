@@ -344,8 +344,7 @@ def _describe_provenance(store: Store, campaign: CampaignRow) -> Iterator[tuple[
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"
-    if description := campaign.plan.definition.description:
-        yield "description", description
+    yield "description", campaign.plan.definition.description or "none"
     # Measurements report the hashes of datasets.
     datasets = campaign_queries.list_datasets(store, campaign.id)
     names = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)

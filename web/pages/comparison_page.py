@@ -309,7 +309,7 @@ def _show_cell(comparison: DisplayedComparison) -> ui.Titled | None:
 def _describe_origin(comparison: DisplayedComparison) -> ui.Paragraph:
     """Say when it was judged, from which measurements, and which effects are ignored."""
     first = comparison.rows[0]
-    parts: list[ui.Inline] = ["Computed now from the measurements and not stored."]
+    parts: list[ui.Inline] = ["Computed now from the measurements and not stored"]
     if not comparison.is_live:
         address = link_to("comparison", comparison=first.comparison_id)
         parts = [f"Judged {format_time(first.created_us)} · ", ui.Link("Permanent link", address)]
@@ -317,13 +317,11 @@ def _describe_origin(comparison: DisplayedComparison) -> ui.Paragraph:
             address = link_to_same_page(recompute=1)
             parts += [" · ", ui.Link("Compare again with the latest measurements", address)]
     campaigns = comparison.description["campaigns"]
-    selection = (
-        "The selected measurements were not recorded"
-        if campaigns is None
-        else f"Selection: {comparison.description['selection']}"
-    )
+    selection = f"Selection: {comparison.description['selection']}"
+    if campaigns is None:
+        selection = "The selected measurements were not recorded"
     ignored = verdict_text.format_delta(comparison.delta)
-    parts.append(f" {selection}. Effects within {ignored} are ignored.")
+    parts.append(f". {selection}. Effects within {ignored} are ignored.")
     for id_ in campaigns or ():
         name = f"Campaign {comparison.names.get(id_, id_)}"
         parts += [" · ", ui.Link(name, link_to("campaign", campaign_id=id_))]

@@ -474,7 +474,7 @@ def test_comparisons_describe_their_selection(stored_comparisons: ServiceThread)
         page = stored_comparisons.read(f"/compare/{row['comparison_id']}")
         assert page.list_texts("h1") == [row["compared"]]
         percent = f"Effects within ±{100 * row['delta']:g} %"
-        assert f"Selection: {row['selection']}. {percent}" in page.text
+        assert f". Selection: {row['selection']}. {percent}" in page.text
 
 
 def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: ServiceThread) -> None:
