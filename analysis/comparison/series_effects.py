@@ -45,9 +45,11 @@ from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ControlCheck
+from treehammer.sql.core.rows import PairRow
 from treehammer.text_formatting import pluralize
 
 Job = TypeVar("Job", JobPair, JobValue)
+AnyJob = TypeVar("AnyJob", JobPair, JobValue, PairRow)
 
 #: Reasons for excluding a job, in addition to those of :mod:`job_pairs`.
 UNKNOWN_HOST, ONLY_JOB_OF_HOST = "host unknown", "only job of its host"
@@ -199,7 +201,7 @@ def _collect_hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
 
 
 def group_by_host(
-    jobs: Iterable[Job], effects: Callable[[Job], Iterable[float]]
+    jobs: Iterable[AnyJob], effects: Callable[[AnyJob], Iterable[float]]
 ) -> dict[str, list[float]]:
     """Group the effects of jobs by their host."""
     groups: dict[str, list[float]] = defaultdict(list)

@@ -280,9 +280,8 @@ class CampaignProgress:
         """Progress as a sentence."""
         text = f"{replace(self.count, planned=self.planned).describe()}"
         if self.count.superseded:
-            text += (
-                f"; {pluralize(self.count.superseded, 'measurement')} repeated by later attempts"
-            )
+            superseded = pluralize(self.count.superseded, "measurement")
+            text += f"; {superseded} repeated, or to be repeated, by later attempts"
         text += f"; jobs: {describe_states(self.count.jobs) or 'none'}"
         if self.remaining_s is not None and not self.is_finished:
             text += f"; about {format_duration(self.remaining_s)} remaining at the current pace"

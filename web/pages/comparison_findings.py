@@ -10,6 +10,7 @@ from statistics import fmean
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison_notes import rank_sites
 from treehammer.analysis.comparison.conclusion import WALL, select_headline
+from treehammer.analysis.comparison.series_effects import group_by_host
 from treehammer.analysis.descriptive.door_comparison import (
     DoorComparison,
     DoorContrast,
@@ -91,19 +92,19 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     for pair in pairs:
         if pair.host in models:
             effects[models[pair.host]].append(pair)
-    sizes = [
-        f"{model} {_describe_pairs(of_model)}"
-        for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1]))
-    ]
+    sizes = []
+    for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1])):
+        # As in the verdict: the mean over hosts, of their launches in paired mode, else of their jobs.
+        by_host = group_by_host(
+            of_model,
+            lambda pair: [pair.log_ratio] * (pair.rounds if slower[0].evidence.launches else 1),
+        )
+        mean = verdict_text.format_effect(fmean(map(fmean, by_host.values())))
+        count = pluralize(len({pair.job_id for pair in of_model}), "job")
+        sizes.append(f"{model} {mean} ({count})")
     if len(sizes) > 1:
         return f"Slower variants by CPU model: {join_names(sizes, MAX_MODELS)}."
     return "".join(f"All on one CPU model, so others may differ: {size}." for size in sizes)
-
-
-def _describe_pairs(pairs: Sequence[PairRow]) -> str:
-    """Describe the mean effect of pairs and the number of their jobs."""
-    mean = verdict_text.format_effect(fmean(pair.log_ratio for pair in pairs))
-    return f"{mean} ({pluralize(len({pair.job_id for pair in pairs}), 'job')})"
 
 
 def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from measurement_factory import (
     build_instruction_rows,
+    build_pair,
     build_verdict,
     make_campaign_row,
     make_measurement,
@@ -231,6 +232,20 @@ def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
     )
     (link,) = pages.read("/compare").list_links(".*axis=cache_mb")
     assert link.endswith("axis=cache_mb&a=30&b=300")
+
+
+@pytest.mark.usefixtures("draw_in_process")
+def test_effect_on_a_cpu_model_is_that_of_the_verdict(pages: ServiceThread) -> None:
+    """A job of three launches counts more than one of two."""
+    pages.store.add([make_measurement("job", host="host", cpu_model="EPYC")])
+    pairs = [
+        replace(build_pair("c", size), job_id=f"job{rounds}", rounds=rounds)
+        for rounds, size in ((2, 0.0), (3, 0.1))
+    ]
+    row = build_verdict("c", verdict="slower", effect=0.06, low=0.05, high=0.07, scope="host")
+    row = replace(row, site="local", label="label", evidence=VerdictEvidence(launches=5))
+    pages.store.replace_comparison("c", pairs, [row])
+    assert "others may differ: EPYC +6.2 % (2 jobs)." in pages.read("/compare/c").text
 
 
 @pytest.mark.usefixtures("draw_in_process")
