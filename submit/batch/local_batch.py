@@ -394,7 +394,8 @@ class LocalBatch(BatchSystem):
 
         Waits until they have ended, up to some seconds.
         """
-        open_ids = [job.batch_id for job in self.select(f"{_LISTED} AND {OPEN}", batch_ids)]
+        condition = f"{_LISTED} AND {OPEN}"
+        open_ids = [job.batch_id for job in self.select(condition, batch_ids)]
         if not open_ids:
             return 0
         with self.transaction() as connection:
@@ -404,9 +405,7 @@ class LocalBatch(BatchSystem):
             )
         self.prepare()
         deadline = time.monotonic() + _END_WAIT_S
-        while self.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
-            if time.monotonic() > deadline:
-                break
+        while self.select(condition, open_ids, limit=1) and time.monotonic() < deadline:
             time.sleep(_CANCEL_INTERVAL_S)
         return len(open_ids)
 

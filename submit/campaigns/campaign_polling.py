@@ -155,8 +155,7 @@ def follow_campaign(
     notify_once = cache(notify)
     local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
     is_load = campaign.plan.definition.load_test is not None
-    last, changed_s = "", time.monotonic()
-    last_load = ""
+    last, last_load, changed_s = "", "", time.monotonic()
     while True:
         # Before the poll, so that no change between both is missed.
         changes = local.count_changes() if local else 0

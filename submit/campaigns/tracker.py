@@ -143,9 +143,8 @@ class CampaignTracker:
         After their attempts and records: a final job is not queried again, and for readers it misses
         the measurements that are not there.
         """
-        changes = [item for item in jobs.items() if item[0] != item[1]]
-        stored = set(self.store.jobs(campaign.id)) if changes else ()
-        self.store.set_jobs(job for before, job in changes if before in stored)
+        stored = set(self.store.jobs(campaign.id))
+        self.store.set_jobs(now for job, now in jobs.items() if now != job and job in stored)
 
     def _may_be_queued(self, campaign: CampaignRow) -> bool:
         """Return whether a submission may still queue jobs of the campaign."""
@@ -184,9 +183,8 @@ class CampaignTracker:
     def describe_obstacles(self, campaign: CampaignRow) -> list[str]:
         """List problems for the user: rejected files, silent batch systems, reasons for waiting."""
         open_jobs = [job for job in self.store.jobs(campaign.id) if _may_change(job)]
-        lines = list(self._rejections)
-        if unqueued := describe_unqueued_jobs(campaign, open_jobs):
-            lines.append(unqueued)
+        unqueued = describe_unqueued_jobs(campaign, open_jobs)
+        lines = [*self._rejections, *filter(None, [unqueued])]
         for name, group in group_by_batch_system(open_jobs):
             if name in self._unanswered:
                 lines.append(str(self._unanswered[name]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import click
 
 from treehammer.analysis.cli.result_commands import verbose_option
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode
+from treehammer.errors import ConfigError, ExitCode, StoreError
 from treehammer.hctests.cli import definition_options
 from treehammer.sql.cli import open_store
 from treehammer.submit.cli.command_options import submission_click_options
@@ -184,7 +185,10 @@ def submit(
         if dry_run:
             submission.check_plan_limits(plan, settings)
             return ExitCode.DONE
-    with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
+    with (
+        on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)),
+        _naming_campaign(plan.campaign_id),
+    ):
         if ends_early:
             return _run_until_decided(plan, sequential, settings, verbose=verbose)
         campaign = submission.submit_plan(plan, settings)
@@ -197,6 +201,16 @@ def submit(
         f"  treehammer status {campaign.id} --follow", f"  treehammer collect {campaign.id}"
     )
     return ExitCode.DONE
+
+
+@contextmanager
+def _naming_campaign(campaign_id: str) -> Iterator[None]:
+    """Name the campaign where the database refuses something: to repeat the command could double it."""
+    try:
+        yield
+    except StoreError as error:
+        hint = f"If it was submitted, it continues: treehammer status {campaign_id} --follow. Else: {error.hint}"
+        raise StoreError(error.message, where=error.where, hint=hint) from error
 
 
 def _wait_for_results(

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -169,6 +170,20 @@ def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: 
     resumed = local_user.invoke_command("resume", "last")
     assert "2 jobs cannot be queued, because their inputs are not on this machine" in resumed.output
     assert "no job can be queued" in str(resumed.exception)
+
+
+def test_submission_that_the_database_refuses_is_named(
+    local_user: LocalUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process had locked it: to repeat the command would measure twice."""
+    refused = StoreError("locked", hint="Run it again.")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "set_jobs", Mock(side_effect=refused))
+        error = local_user.invoke_command("submit", str(local_user.test)).exception
+    assert isinstance(error, StoreError)
+    campaign = local_user.last_campaign_id()
+    assert f"treehammer status {campaign} --follow. Else: Run it again." in error.hint
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
 
 
 def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
