@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
@@ -34,7 +33,7 @@ from tree_sitter import Language, Node, Parser
 
 from treehammer.collectors.shared_files import read_document
 from treehammer.errors import InvalidDocumentError, suggest_nearest
-from treehammer.toml_documents import parse_toml
+from treehammer.toml_documents import parse_toml, write_value
 
 #: Keys and list indices from the document's root to a key or value.
 KeyPath = tuple[str | int, ...]
@@ -360,13 +359,6 @@ def _holds_tables(key: str, tables: DocumentTables) -> bool:
     types = [field.annotation for field in fields if field]
     items = [get_args(kind)[0] for kind in types if get_origin(kind) in (list, tuple)]
     return any("dict[" in str(item) or hasattr(item, "model_fields") for item in items)
-
-
-def write_value(value: Any) -> str:
-    """Write a value as TOML has it, for messages."""
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:

@@ -26,7 +26,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
 from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
-from treehammer.hctests.definition.document_problems import invalid_value, write_value
+from treehammer.hctests.definition.document_problems import invalid_value
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -35,6 +35,7 @@ from treehammer.hctests.definition.model import (
     WORKING_TREE,
     Scalar,
 )
+from treehammer.toml_documents import write_value
 
 #: The most threads of an execution; more are taken for an oversight.
 MAX_THREADS = 1024

@@ -42,8 +42,8 @@ _SQLITE_HINTS = (
     ),
     (
         "disk i/o",
-        "the disk refused to write or read",
-        "Check space, quota and health of the disk, then run the command again; "
+        "the system refused to write or read the file",
+        "Check space, quota, health of the disk and ulimit -f, then run the command again; "
         "what was committed before is intact.",
     ),
     (

@@ -227,8 +227,7 @@ def _repeat_options(context: click.Context) -> Iterator[str]:
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            value = str(context.params[name])
-            yield from (parameter.opts[0], _PASSWORD.sub(r"\1***", value))
+            yield from (parameter.opts[0], _PASSWORD.sub(r"\1***", str(context.params[name])))
 
 
 def main() -> None:
@@ -251,6 +250,9 @@ def main() -> None:
         state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
+    except UnicodeEncodeError as error:  # a word of the command that the database cannot hold
+        click.echo(f"treehammer: {error.object[:100]!r} is not UTF-8 text", err=True)
+        code = ExitCode.USAGE
     except SystemExit:  # Click's, where the reader of the output has gone
         if sys.stdout is stdout:
             raise

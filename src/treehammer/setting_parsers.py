@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from treehammer.errors import ConfigError
+from treehammer.toml_documents import write_value
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -63,8 +64,7 @@ class RawValue:
 
     def error(self, expected: str, hint: str = "") -> ConfigError:
         """Build the error for a value that is not ``expected``; it repeats the value."""
-        text = repr(self.value) if isinstance(self.value, str) else str(self.value)
-        return self.secret_error(f"must be {expected}, not {text}", hint)
+        return self.secret_error(f"must be {expected}, not {write_value(self.value)}", hint)
 
     def secret_error(self, message: str, hint: str = "") -> ConfigError:
         """Build an error that does not repeat the value, which may hold a password."""

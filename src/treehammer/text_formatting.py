@@ -30,9 +30,8 @@ def parse_duration(text: str, where: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d{1,7})\s*([smhd])\s*", text)
     if match is None or not int(match[1]):
-        raise ConfigError(
-            f"{text!r} is not a duration", where=where, hint="Write it like 90s, 30m, 24h or 2d."
-        )
+        hint = "Write it like 90s, 30m, 24h or 2d, with at most 7 digits."
+        raise ConfigError(f"{text!r} is not a duration", where=where, hint=hint)
     return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import date, time
 from typing import Any
 
 from treehammer.collectors.json_documents import measure_depth
@@ -28,3 +29,14 @@ def parse_toml(text: str) -> dict[str, Any]:
     if document is None or measure_depth(document) > MAX_TOML_DEPTH:
         raise ValueError(f"it has more than {MAX_TOML_DEPTH} tables and lists within each other")
     return document
+
+
+def write_value(value: Any) -> str:
+    """Write a value as TOML has it, for messages."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list):
+        return f"[{', '.join(map(write_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {write_value(item)}' for key, item in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else repr(value)

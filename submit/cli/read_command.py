@@ -17,7 +17,6 @@ from treehammer.terminal import (
     CommandOutput,
     on_interrupt,
     output_form,
-    print_remarks,
     prints_rows,
     progress_bar,
 )
@@ -104,12 +103,10 @@ def read_command(
     """
     from treehammer.analysis.cli import comparison_output
     from treehammer.submit.cli.campaign_output import make_display
-    from treehammer.submit.tools.file_read import ReadRequest, choose_releases, describe_fetches
+    from treehammer.submit.tools.file_read import ReadRequest, choose_releases
     from treehammer.submit.tools.read_session import describe_content, measure_files
 
     roots = choose_releases(releases, addresses, settings.software_dir)
-    if not releases:
-        print_remarks([*describe_fetches(roots, settings.software_dir)])
     request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, threads, keep, tree)
     with (
         _stop_on_sigterm(),

@@ -177,9 +177,8 @@ def choose_releases(
                 raise ConfigError(f"{text!r} is no ROOT", where="--root")
             if problem := _find_limit(text, addresses):
                 able = ", ".join(_select_able(providers.WHEELS, addresses))
-                raise ConfigError(
-                    problem, where=f"--root {text}", hint=f"Releases that can: {able}."
-                )
+                hint = f"Releases that can: {able}."
+                raise ConfigError(problem, where=f"--root {text}", hint=hint)
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
     able_cached = _select_able(cached, addresses)
@@ -201,13 +200,11 @@ def _has_own_root() -> bool:
     return True
 
 
-def describe_fetches(releases: Sequence[str], software_dir: Path) -> Iterator[str]:
+def describe_fetches(requests: Iterable[SoftwareRequest], software_dir: Path) -> Iterator[str]:
     """Say what will be fetched before these releases can read, and how much."""
-    for release in releases:
-        request = providers.parse_software_request(release)
+    for request in requests:
         if title := providers.find_missing_release(request, software_dir):
-            size = wheels.find_release(request).size
-            yield f"No ROOT is at hand: {title} is fetched once ({size}), into {software_dir}."
+            yield f"{title} is fetched once ({wheels.find_release(request).size}), into {software_dir}."
 
 
 def _find_limit(text: str, addresses: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
     ReadRequest,
+    describe_fetches,
     describe_files,
     leave_out_unreadable,
     open_files,
@@ -69,6 +70,8 @@ def measure_files(
         files = open_files(addresses, folder, bars)
         requests = {root: providers.parse_software_request(root) for root in request.releases}
         check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
+        for line in describe_fetches(requests.values(), settings.software_dir):
+            display.notify(line)
         software = {
             root: prepare_root(software_request, settings.software_dir, bars)
             for root, software_request in requests.items()

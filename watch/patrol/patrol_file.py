@@ -30,9 +30,9 @@ from treehammer.hctests.definition.document_problems import (
     StrictModel,
     build_document_schema,
     invalid_value,
-    write_value,
 )
 from treehammer.text_formatting import SECOND_US, parse_duration
+from treehammer.toml_documents import write_value
 from treehammer.watch.store.patrol_starts import SiteLimits
 
 _QUIET_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")

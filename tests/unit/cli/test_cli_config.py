@@ -61,7 +61,7 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("local_slots = nan", ("local_slots", "at least 1", "not nan")),
         ("local_slots = 1" + "0" * 5000, ("TOML", "treehammer.toml")),
         ("local_slots = true", ("local_slots", "at least 1")),
-        ("data_dir = 3", ("data_dir", "path")),
+        ("data_dir = [{a = true}, 2026-01-02]", ("data_dir", "path, not [{a = true}, 2026-01-02]")),
         ("data_dir = 'treehammer.toml/x'", ("data_dir must be a folder", "toml is a file")),
         ("local_slots =", ("TOML", "treehammer.toml")),
         ("database = 'results.db'", ("database",)),

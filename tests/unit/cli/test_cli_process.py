@@ -73,6 +73,9 @@ def test_folder_that_cannot_be_made_is_named(
     code, _, message = run_here(tmp_path, monkeypatch, capsys, *words)
     assert code == errors.ExitCode.INFRASTRUCTURE
     assert message.startswith("treehammer: /proc/none: No such file or directory\n")
+    run_here(tmp_path, monkeypatch, capsys, "token", "create", "--role=read", "--name=a")
+    code, _, message = run_here(tmp_path, monkeypatch, capsys, "db", "delete", "--key", "\udcff")
+    assert (code, message) == (2, "treehammer: '\\udcff' is not UTF-8 text\n")
 
 
 def test_unencodable_output_gets_question_marks(
