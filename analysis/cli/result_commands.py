@@ -81,7 +81,7 @@ def compare_command(
 
     A and B are ROOT releases, or values of another axis of the test; site, door, campaign (by name,
     too) and commit (hash, branch or tag of the test's repository) can be compared as well.  Several
-    B are each compared with A and share one correction for the number of tests.  Leaves with 1 when
+    B are each compared with A and share one correction for the number of tests.  Exits with 1 when
     something is slower by more than --delta, with 3 when nothing can be compared.
 
     \b

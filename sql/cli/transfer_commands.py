@@ -119,10 +119,10 @@ def import_command(
     group: str,
     **options: Any,
 ) -> ExitCode:
-    """Import measurements that another installation exported; repeating it is harmless.
+    """Import measurements of another installation or tool; repeating it is harmless.
 
-    FILE is Parquet, or a folder of such files, as 'treehammer export' writes them, with their
-    campaigns, jobs and attempts. Existing measurements are never changed.
+    FILE is Parquet, or a folder of such files, as 'treehammer export' writes them, with campaigns, jobs
+    and attempts; or the results of hyperfine, pytest-benchmark, asv, Google Benchmark or Darshan.
 
     Example: treehammer import theirs.parquet --dry-run
     """

@@ -112,7 +112,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         ),
         "import": LazyCommand(
             "sql.cli.transfer_commands:import_command",
-            "Import measurements from another installation.",
+            "Import measurements from another installation or tool.",
         ),
         "db": LazyCommand(
             "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."

@@ -98,7 +98,7 @@ def demo(context: click.Context, output: Path) -> ExitCode:
 
     Fetches both releases and makes the datasets first, where they are missing; prints each command
     before it runs it.  First come compressions and formats, whose answers are in print, then two
-    releases.  Leaves with 1 when a measurement failed.
+    releases.  Exits with 1 when a measurement failed.
 
     Example: treehammer demo
     """

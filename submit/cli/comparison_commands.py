@@ -110,7 +110,7 @@ def try_command(
     Compiles both sides first. Ends at once if one does not compile, or if both are the same
     machine code, and else as soon as it is decided whether the working tree is faster, slower or
     the same. PATH is the folder of a test, or one that contains a single changed test. Reads with
-    the last ROOT release of the test unless -P root= names others. Leaves with 1 when the working
+    the last ROOT release of the test unless -P root= names others. Exits with 1 when the working
     tree is slower by more than --delta, does not compile or fails, with 3 when nothing changed.
     Its jobs end with it.
 

@@ -287,7 +287,7 @@ def check_command(
     """Print the state of a site, a ROOT release or the service, for monitoring, or a campaign's limits.
 
     The exit code is that of a plugin for Nagios: 0 OK or downtime, 1 WARNING, 2 CRITICAL, 3 UNKNOWN,
-    which other commands use differently. Wrong usage is UNKNOWN. JSON of states leaves with 0.
+    which other commands use differently. Wrong usage is UNKNOWN. JSON of states exits with 0.
 
     With --campaign it is 1 if a limit is missed for certain, 3 if one could not be judged or
     measurements are not there, and else 0: all are kept, or undecided for noise.
