@@ -22,7 +22,7 @@ from page_database import fill_database
 from starlette.types import ASGIApp
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.config import Settings, load_settings
+from treehammer.config import Settings, apply_flags, load_settings
 from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
@@ -43,6 +43,12 @@ BROWSER = {"Accept": "text/html,*/*"}
 
 # Clients of a service without TLS. By default each client loads all certificate authorities.
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def make_service_settings(folder: Path, **flags: Any) -> Settings:
+    """Return the settings of a service in a folder, with options of ``serve``."""
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()})
 
 
 def make_body(measurements: Sequence[Measurement]) -> dict[str, Any]:
@@ -197,7 +203,7 @@ def run_service(
         now_us=lambda: clock[0],
     )
     # Pages show searches in the data folder: that of the test.
-    settings = settings or load_settings({"data_dir": folder}, environ={}, folder=folder)
+    settings = settings or make_service_settings(folder)
     app = create_app(database, access_control, settings, write=write, limits=limits)
     served = load_settings(
         {

@@ -35,7 +35,6 @@ from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.collectors.record.plausibility import find_implausibilities
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
-from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
@@ -187,9 +186,8 @@ def test_service_conforms_to_description(service: ServiceThread) -> None:
 
 def open_all_pages(service: ServiceThread, key: str) -> None:
     """Check that pages can show every uploaded campaign."""
-    with Store.open(service.url) as store:
-        campaigns = store.campaigns()
-        jobs = [job for row in campaigns for job in store.jobs(row.id)]
+    campaigns = service.store.campaigns()
+    jobs = [job for row in campaigns for job in service.store.jobs(row.id)]
     assert campaigns
     ids = [("/campaigns", row.id) for row in campaigns] + [("/jobs", job.id) for job in jobs]
     for path in ["/", "/campaigns", *(f"{kind}/{quote(id_, safe='')}" for kind, id_ in ids)]:
@@ -406,8 +404,7 @@ def test_arbitrary_body_causes_no_internal_error(service: ServiceThread) -> None
         st.sampled_from([key, key, key, key[:-1], key + "x", "th1..", "..", "a.b.c", "\xff"]),
     )
     # A damaged body may hold a valid record, for instance with a changed letter in a text.
-    with Store.open(service.url) as store:
-        ids = [row["measurement_id"] for row in store.measurements(Selection())]
+    ids = [row["measurement_id"] for row in service.store.measurements(Selection())]
     for id_ in ids:
         document = service.get_path(f"/api/v1/measurements/{id_}", key).json()
         repeated = service.post_document({"measurements": [document]}, key)

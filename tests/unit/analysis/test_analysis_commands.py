@@ -39,7 +39,7 @@ def run(settings: Settings, *arguments: str) -> tuple[int, Result]:
     return result.return_value, result
 
 
-def test_regression_exits_with_1_and_is_stored(settings: Settings) -> None:
+def test_regression_exits_with_1_and_is_stored(settings: Settings, store: Store) -> None:
     remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), effect=0.08))
     code, result = run(settings, A, B)
     assert code == ExitCode.REGRESSION
@@ -48,19 +48,17 @@ def test_regression_exits_with_1_and_is_stored(settings: Settings) -> None:
     _, repeated = run(settings, A, B, "--json")
     rows = json.loads(repeated.stdout)
     (identity,) = {row["comparison_id"] for row in rows}
-    with Store.open(settings.database) as store:
-        assert len(store.pairs(identity)) == 2 * 2 * 8
-        verdicts = store.verdicts(identity)
+    assert len(store.pairs(identity)) == 2 * 2 * 8
+    verdicts = store.verdicts(identity)
     assert len(verdicts) == len(rows)
     assert [v.verdict for v in verdicts if v.scope in ("host", "site")] == ["slower"] * 4
     code, _ = run(settings, B, A)
     assert code == ExitCode.DONE
 
 
-def test_comparison_of_failed_measurements_exits_with_3(settings: Settings) -> None:
-    with Store.open(settings.database) as store:
-        rows = SimulatedCampaign(effect=0.2).rows()
-        store.add(Measurement({**row, "failure_class": "open"}) for row in rows)
+def test_comparison_of_failed_measurements_exits_with_3(settings: Settings, store: Store) -> None:
+    rows = SimulatedCampaign(effect=0.2).rows()
+    store.add(Measurement({**row, "failure_class": "open"}) for row in rows)
     code, result = run(settings, A, B)
     assert code == ExitCode.NOTHING
     assert "treehammer status" in " ".join(result.stdout.split())
@@ -135,11 +133,10 @@ def test_ambiguous_campaign_name_is_refused(settings: Settings) -> None:
     assert all(campaign_id in f"{refused.value} {refused.value.hint}" for campaign_id in ids)
 
 
-def test_unregistered_campaigns_are_comparable_by_id(settings: Settings) -> None:
+def test_unregistered_campaigns_are_comparable_by_id(settings: Settings, store: Store) -> None:
     remembered = remember(settings, SimulatedCampaign(name="known"))
     foreign_rows = list(SimulatedCampaign(name="untold", seed=2).rows())
-    with Store.open(settings.database) as store:
-        store.add(Measurement(row) for row in foreign_rows)
+    store.add(Measurement(row) for row in foreign_rows)
     untold = foreign_rows[0]["campaign_id"]
     _, result = run(settings, remembered, untold, "--axis", "campaign", "--json")
     assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(remembered, untold)}
@@ -198,15 +195,13 @@ def test_summary_labels_ratios_and_mixtures(settings: Settings) -> None:
     assert "times that of" in printed
 
 
-def test_summary_names_sites_whose_nodes_compile_no_loops(settings: Settings) -> None:
+def test_summary_names_sites_whose_nodes_compile_no_loops(settings: Settings, store: Store) -> None:
     rows = list(SimulatedCampaign().rows())
     compiled = {"loop_compiler": "g++ -O2"}
     interpreted = {"loop_compiler": "cling", "loop_fallback": "there is no compiler"}
-    with Store.open(settings.database) as store:
-        store.add(
-            Measurement(row | (interpreted if row["host"] == "t2_a-01" else compiled))
-            for row in rows
-        )
+    store.add(
+        Measurement(row | (interpreted if row["host"] == "t2_a-01" else compiled)) for row in rows
+    )
     printed = " ".join(summary(settings, "--campaign", "all").stdout.split())
     assert "Nodes of T2_A measure by cling because there is no compiler. Comp" in printed
     assert "Mixed in one group: loop_compiler." in printed
@@ -214,13 +209,12 @@ def test_summary_names_sites_whose_nodes_compile_no_loops(settings: Settings) ->
     assert "Mixed" not in printed
 
 
-def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> None:
+def test_summary_counts_failures_and_knows_test_metrics(settings: Settings, store: Store) -> None:
     rows = list(SimulatedCampaign(hosts=1, roots=("6.40.00",), rounds=1).rows())
     rows[0] |= {"failure_class": "software-setup", "failure_kind": "not-supported"}
     rows[1] |= {"failure_class": "read", "failure_kind": "entry"}
     rows[2] |= {"plausible": False}
-    with Store.open(settings.database) as store:
-        store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
+    store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
     printed = summary(settings, "--campaign", "all", "--metrics", "my_counter").stdout
     heading, line = (text.split() for text in printed.splitlines()[1:3])
     assert heading[-4:] == ["failed", "implausible", "not", "supported"]

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 from local_servers import send_answer, serve_http
-from service_thread import run_service
+from service_thread import make_service_settings, run_service
 
-from treehammer import config
 from treehammer.config import Settings
 from treehammer.doctor import access_checks
 from treehammer.doctor.installation_checks import DiagnosisState
-
-
-def make_settings(folder: Path, **flags: Any) -> Settings:
-    settings = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()})
 
 
 def find_problem(settings: Settings) -> str:
@@ -31,7 +24,7 @@ def find_problem(settings: Settings) -> str:
 
 def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(port: int) -> Settings:
-        return make_settings(tmp_path, behind_proxy=True, url=f"http://127.0.0.1:{port}")
+        return make_service_settings(tmp_path, behind_proxy=True, url=f"http://127.0.0.1:{port}")
 
     for is_behind_proxy, problem in (
         (False, "without --behind-proxy"),
@@ -44,7 +37,7 @@ def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.Mon
         with serve_http(make_answering_proxy(status)) as port:
             assert problem in find_problem(make(port))
     assert "refused" in find_problem(make(1))
-    none = next(access_checks.check_proxy(make_settings(tmp_path)))
+    none = next(access_checks.check_proxy(make_service_settings(tmp_path)))
     assert none.state is DiagnosisState.NOT_CONFIGURED
 
 

@@ -109,12 +109,12 @@ def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) 
     assert isinstance(unknown, NothingToDoError)
 
 
-def test_cell_limit_shortens_texts_of_csv(tmp_path: Path) -> None:
+def test_cell_limit_shortens_texts_of_csv(
+    settings: config.Settings, store: Store, tmp_path: Path
+) -> None:
     import pandas as pd
 
-    settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
-    with Store.open(settings.database) as store:
-        store.add([make_measurement("a", log_excerpt="é" * 20), make_measurement("b")])
+    store.add([make_measurement("a", log_excerpt="é" * 20), make_measurement("b")])
     file = tmp_path / "results.csv"
     result = invoke_command("export", settings, str(file), "--cell-limit", "10")
     assert result.exit_code == 0, result.output

@@ -272,11 +272,10 @@ def test_token_revoke_changes_state_of_keys(settings: config.Settings) -> None:
     assert listed(settings)[2]["state"] == "other master key"
 
 
-def test_token_revoke_accepts_campaigns_and_jobs(settings: config.Settings) -> None:
+def test_token_revoke_accepts_campaigns_and_jobs(settings: config.Settings, store: Store) -> None:
     campaign, job = "3f2a" * 4, "7" * 24
-    with Store.open(settings.database) as store:
-        store.add_campaign(make_campaign_row(campaign, name="nightly"), [])
-        store.add([make_measurement("odd job", campaign_id="elsewhere")])
+    store.add_campaign(make_campaign_row(campaign, name="nightly"), [])
+    store.add([make_measurement("odd job", campaign_id="elsewhere")])
     for arguments, output in (
         (("--campaign", "3f2a"), f"tokens of campaign {campaign} revoked\n"),
         (("--campaign", "nightly"), f"tokens of campaign {campaign} already revoked\n"),

@@ -51,6 +51,10 @@ def make_exports(filled: ServiceThread) -> RootExports:
     return RootExports(folder / "exports", folder / "software", threading.Lock())
 
 
+def find_key(files: RootExports, store: Store, chosen: Selection) -> str:
+    return files.content_key(store, chosen, fingerprint_selection(store, chosen))
+
+
 @pytest.mark.parametrize(
     "query, status, expected",
     [
@@ -101,11 +105,10 @@ def test_errors_hide_paths(
     files = make_exports(filled)
     monkeypatch.setattr(RootExports, "can_write", True)
     monkeypatch.setattr(RootExports, "_prune_files", full)
-    with Store.open(filled.url) as store:
-        selection = Selection.parse([store.campaign("nightly").id], [])
-        key = files.content_key(store, selection, fingerprint_selection(store, selection))
-        with pytest.raises(RequestRefusedError) as refused:
-            files.get_file(store, selection, key)
+    selection = Selection(campaigns=("over",))
+    key = find_key(files, filled.store, selection)
+    with pytest.raises(RequestRefusedError) as refused:
+        files.get_file(filled.store, selection, key)
     assert str(refused.value) == "the export failed: No space left on device"
 
 
@@ -122,11 +125,9 @@ def test_too_many_measurements_are_refused(
 
 
 def test_cached_file_supports_ranges(filled: ServiceThread) -> None:
-    files = make_exports(filled)
-    with Store.open(filled.url) as store:
-        chosen = Selection(campaigns=("over",))
-        key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
-        other = files.content_key(store, chosen, SelectionFingerprint(1, 0, 0))
+    files, chosen = make_exports(filled), Selection(campaigns=("over",))
+    key = find_key(files, filled.store, chosen)
+    other = files.content_key(filled.store, chosen, SelectionFingerprint(1, 0, 0))
     address = f"/root-file/{key}.root?campaign=nightly"
     assert filled.client.get(address).status_code == 503, "ROOT is not installed"
     assert filled.client.get(address.replace(key, other)).status_code == 404
@@ -143,32 +144,25 @@ def test_cached_file_supports_ranges(filled: ServiceThread) -> None:
 
 def test_key_changes_with_measurements(filled: ServiceThread) -> None:
     files, chosen = make_exports(filled), Selection(campaigns=("over",))
-
-    def key() -> str:
-        with Store.open(filled.url) as store:
-            return files.content_key(store, chosen, fingerprint_selection(store, chosen))
-
-    seen = {key(), key()}
+    seen = {find_key(files, filled.store, chosen) for _ in range(2)}
     assert len(seen) == 1
     for change in ("plausible = NOT plausible", "log_excerpt = NULL"):
         with closing(sqlite3.connect(filled.url.removeprefix("sqlite:///"))) as connection:
             assert connection.execute(f"UPDATE measurement SET {change}").rowcount
             connection.commit()
-        seen.add(key())
+        seen.add(find_key(files, filled.store, chosen))
     assert len(seen) == 3
 
 
 def test_expired_file_is_rewritten(filled: ServiceThread) -> None:
-    files = make_exports(filled)
-    with Store.open(filled.url) as store:
-        chosen = Selection(campaigns=("over",))
-        key = files.content_key(store, chosen, fingerprint_selection(store, chosen))
-        files.folder.mkdir(parents=True, exist_ok=True)
-        (file := files.folder / f"{key}.root").write_bytes(b"root")
-        assert files.get_file(store, chosen, key) == file
-        os.utime(file, (time.time() - KEEP_FILES_S - 1,) * 2)
-        with pytest.raises(RequestRefusedError, match="ROOT is not installed"):
-            files.get_file(store, chosen, key)
+    files, chosen = make_exports(filled), Selection(campaigns=("over",))
+    key = find_key(files, filled.store, chosen)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (file := files.folder / f"{key}.root").write_bytes(b"root")
+    assert files.get_file(filled.store, chosen, key) == file
+    os.utime(file, (time.time() - KEEP_FILES_S - 1,) * 2)
+    with pytest.raises(RequestRefusedError, match="ROOT is not installed"):
+        files.get_file(filled.store, chosen, key)
 
 
 def test_cached_file_is_sent_while_another_is_written(
@@ -182,10 +176,9 @@ def test_cached_file_is_sent_while_another_is_written(
         file.write_bytes(b"made")
 
     files, keys = make_exports(filled), []
-    with Store.open(filled.url) as store:
-        for wheres in (["site=SITE_A"], ["site=SITE_B"]):
-            chosen = Selection.parse([store.campaign("nightly").id], wheres)
-            keys.append(files.content_key(store, chosen, fingerprint_selection(store, chosen)))
+    for site in "AB":
+        chosen = Selection.parse(["over"], [f"site=SITE_{site}"])
+        keys.append(find_key(files, filled.store, chosen))
     monkeypatch.setattr(RootExports, "_export_file", slowly)
     files.folder.mkdir(parents=True, exist_ok=True)
     (files.folder / f"{keys[1]}.root").write_bytes(b"kept")
@@ -223,11 +216,8 @@ def test_hanging_root_is_killed(
     monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
     monkeypatch.setattr(root_file_page, "EXPORT_TIMEOUT_S", 1)
     files = RootExports(tmp_path / "exports", tmp_path / "software")
-    with (
-        Store.open(filled.url) as store,
-        pytest.raises(RequestRefusedError, match="ROOT was not done within 1 s") as refused,
-    ):
-        files._export_file(store, Selection(), files.folder / "new.root")
+    with pytest.raises(RequestRefusedError, match="ROOT was not done within 1 s") as refused:
+        files._export_file(filled.store, Selection(), files.folder / "new.root")
     assert refused.value.status == 503
     assert [process.poll() for process in started] == [-signal.SIGKILL]
     assert list(files.folder.iterdir()) == []

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 from captured_runs import run_captured
 from certificate_authority import CertificateAuthority
-from service_thread import run_service
+from service_thread import make_service_settings, run_service
 from starlette.applications import Starlette
 
-from treehammer import config
-from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.program_output import SystemdNotifier
 from treehammer.web.service.service_process import (
@@ -28,12 +26,6 @@ from treehammer.web.service.service_process import (
     open_socket,
     service_url,
 )
-
-
-def make_settings(folder: Path, **flags: Any) -> Settings:
-    settings = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
-    return config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()})
-
 
 CERTIFICATE = {"certificate": "chain.pem", "certificate_key": "key.pem"}
 
@@ -51,7 +43,7 @@ CERTIFICATE = {"certificate": "chain.pem", "certificate_key": "key.pem"}
 def test_service_listens_for_this_machine_or_a_proxy(
     tmp_path: Path, flags: dict[str, Any], url: str
 ) -> None:
-    settings = make_settings(tmp_path, **flags)
+    settings = make_service_settings(tmp_path, **flags)
     check_settings(settings)
     assert service_url(settings) == url
 
@@ -76,7 +68,7 @@ def test_unsafe_settings_are_refused(
     tmp_path: Path, flags: dict[str, Any], message: str, remedy: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        check_settings(make_settings(tmp_path, **flags))
+        check_settings(make_service_settings(tmp_path, **flags))
     assert remedy in caught.value.hint
     assert caught.value.exit_code == ExitCode.USAGE
 
@@ -91,7 +83,7 @@ def test_unusable_certificates_are_named(tmp_path: Path) -> None:
         check=True,
     )
     configure_uvicorn(
-        Starlette(), make_settings(tmp_path, certificate=certificate, certificate_key=key)
+        Starlette(), make_service_settings(tmp_path, certificate=certificate, certificate_key=key)
     )
     for chain, private in (
         (certificate, other),
@@ -99,7 +91,7 @@ def test_unusable_certificates_are_named(tmp_path: Path) -> None:
         (tmp_path / "nowhere", key),
         (certificate, locked),
     ):
-        settings = make_settings(tmp_path, certificate=chain, certificate_key=private)
+        settings = make_service_settings(tmp_path, certificate=chain, certificate_key=private)
         with pytest.raises(ConfigError, match="cannot be used") as caught:
             configure_uvicorn(Starlette(), settings)
         assert str(chain) in str(caught.value)
@@ -114,7 +106,7 @@ def test_browsers_keep_to_tls_where_clients_use_it(tmp_path: Path) -> None:
         {"certificate": certificate, "certificate_key": key},
     ]
     headers = [
-        dict(configure_uvicorn(Starlette(), make_settings(tmp_path, **flags)).headers)
+        dict(configure_uvicorn(Starlette(), make_service_settings(tmp_path, **flags)).headers)
         for flags in cases
     ]
     assert [sent.get("Strict-Transport-Security") for sent in headers] == [
@@ -128,9 +120,9 @@ def test_unavailable_address_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {port}"):
-            open_socket(make_settings(tmp_path, port=port))
+            open_socket(make_service_settings(tmp_path, port=port))
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
-        open_socket(make_settings(tmp_path, host="192.0.2.1", behind_proxy=True))
+        open_socket(make_service_settings(tmp_path, host="192.0.2.1", behind_proxy=True))
 
 
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
