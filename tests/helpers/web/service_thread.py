@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -106,8 +107,7 @@ class ServiceThread:
 
     def get_path(self, path: str, token: str = "") -> Any:
         """Get a path, with a token if given."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return self.client.get(path, headers=headers)
+        return self.client.get(path, headers={"Authorization": f"Bearer {token}"} if token else {})
 
     def load_page(self, address: str) -> str:
         """Load a page as a browser does."""
@@ -193,7 +193,7 @@ def run_service(
     """Run an application on a database, by default in ``folder``; ``write`` replaces its own writing."""
     url = url or f"sqlite:///{folder / 'results.db'}"
     open_engine(url, create=True).dispose()
-    clock = [1_800_000_000_000_000]
+    clock = [int(time.time()) * 1_000_000]
     database = LiveDatabase(url)
     access_control = AccessControl(
         database.load_access,
