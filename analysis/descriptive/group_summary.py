@@ -160,7 +160,7 @@ class _RatioBase:
             raise ConfigError(
                 f"{name!r} is not a column of --by",
                 where="--baseline",
-                hint=f"{suggest_word(name, by)}Columns: {', '.join(by)}.",
+                hint=f"{suggest_word(name, by)}Columns: {', '.join(by) or 'none, so name it with --by'}.",
             )
         index = by.index(name)
         values = {group.key[index]: None for group in groups if group.key[index] is not None}

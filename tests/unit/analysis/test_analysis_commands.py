@@ -230,6 +230,10 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings, stor
         (("--metrics", "host"), "host is not a number"),
         (("--by", "color"), "'color' is neither an axis"),
         (("--by", "root", "--baseline", "site=T2_A"), "is not a column of --by"),
+        (
+            ("--where", "axis_root=6.38", "--baseline", "root=6.38"),
+            "Columns: none, so name it with --by.",
+        ),
         (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),
         (("--by", "root", "--baseline", "root"), "Write root=VALUE, with one of: 6.38"),
         (("--where", "site=nowhere"), "no timed measurement"),
