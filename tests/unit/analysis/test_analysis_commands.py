@@ -231,7 +231,7 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings, stor
         (("--by", "color"), "'color' is neither an axis"),
         (("--by", "root", "--baseline", "site=T2_A"), "is not a column of --by"),
         (
-            ("--where", "axis_root=6.38", "--baseline", "root=6.38"),
+            ("--where", "axis_root=6.38.00", "--baseline", "root=6.38"),
             "Columns: none, so name it with --by.",
         ),
         (("--by", "root", "--baseline", "root=6.42"), "no group has root=6.42"),
