@@ -41,14 +41,19 @@ def break_test(store: Store) -> None:
     store.add(run(hours=10 + n, site=s, test_name="new") for n in range(6) for s in SITES[6:])
 
 
-def break_commit(store: Store) -> None:
-    """Let the only test fail at most sites since a commit."""
+def add_commits(store: Store) -> None:
+    """Add the campaigns of two commits, and good runs of the first at every site."""
     for commit, begins_us in ((OLD, STORY_US), (NEW, STORY_US + 12 * HOUR_US)):
         row = make_campaign_row(
             commit[:4], commit_id=commit, test_name="read", created_us=begins_us
         )
         store.add_campaign(row, [])
     store.add(run_everywhere(6, campaign_id=OLD[:4]))
+
+
+def break_commit(store: Store) -> None:
+    """Let the only test fail at most sites since a commit."""
+    add_commits(store)
     store.add(
         run(place < 6, 13 + n, "payload", site=site, campaign_id=NEW[:4])
         for place, site in enumerate(SITES)
@@ -487,12 +492,7 @@ def test_holds_are_compared_by_their_causes(store: Store) -> None:
 
 
 def test_a_commit_is_not_blamed_for_other_causes(store: Store) -> None:
-    for commit, begins_us in ((OLD, STORY_US), (NEW, STORY_US + 12 * HOUR_US)):
-        row = make_campaign_row(
-            commit[:4], commit_id=commit, test_name="read", created_us=begins_us
-        )
-        store.add_campaign(row, [])
-    store.add(run_everywhere(6, campaign_id=OLD[:4]))
+    add_commits(store)
     for site, failure in {"A": "payload", "B": "credential", "C": "open"}.items():
         store.add(run(True, 13 + n, failure, site=site, campaign_id=NEW[:4]) for n in range(6))
     assert explain(store).sentence.startswith(

@@ -129,47 +129,44 @@ def test_invalid_age_is_refused(tmp_path: Path, days: str) -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> config.Settings:
-    result = config.load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    with Store.open(result.database) as store:
-        store.add_campaign(make_campaign_row("c1", name="nightly"), [])
-        store.add(
-            make_measurement(position=n, campaign_id="c1", started_us=STARTED_US, plausible=True)
-            for n in (1, 2)
-        )
-    return result
+def settings(settings: config.Settings, store: Store) -> config.Settings:
+    store.add_campaign(make_campaign_row("c1", name="nightly"), [])
+    store.add(
+        make_measurement(position=n, campaign_id="c1", started_us=STARTED_US, plausible=True)
+        for n in (1, 2)
+    )
+    return settings
 
 
 db = partial(invoke_command, "db")
 
 
-def plausible(settings: config.Settings) -> list[Any]:
-    with Store.open(settings.database) as store:
-        return [row["plausible"] for row in store.measurements(Selection(), ["plausible"])]
+def plausible(store: Store) -> list[Any]:
+    return [row["plausible"] for row in store.measurements(Selection(), ["plausible"])]
 
 
-def test_dry_run_counts_and_changes_nothing(settings: config.Settings) -> None:
+def test_dry_run_counts_and_changes_nothing(settings: config.Settings, store: Store) -> None:
     done = db(
         settings, "quarantine", "--campaign", "nightly", "--reason", "x", "--dry-run", "--json"
     )
     (count,) = json.loads(done.stdout)
     assert (count["campaign_id"], count["measurements"]) == ("c1", 2)
     assert "nothing was changed" in done.stderr
-    assert plausible(settings) == [True, True]
+    assert plausible(store) == [True, True]
     assert json.loads(db(settings, "audit", "--json").stdout) == []
 
 
-def test_quarantine_unquarantine_and_delete(settings: config.Settings) -> None:
+def test_quarantine_unquarantine_and_delete(settings: config.Settings, store: Store) -> None:
     done = db(settings, "quarantine", "--campaign", "nightly", "--reason", "wrong clock")
     assert "2 measurements put into quarantine" in done.stderr
-    assert plausible(settings) == [False, False]
+    assert plausible(store) == [False, False]
     assert (
         "2 measurements taken out of quarantine"
         in db(settings, "unquarantine", "--since", "2026-03-01").stderr
     )
-    assert plausible(settings) == [True, True]
+    assert plausible(store) == [True, True]
     assert "2 measurements deleted" in db(settings, "delete", "--campaign", "c1").stderr
-    assert plausible(settings) == []
+    assert plausible(store) == []
     trail = json.loads(db(settings, "audit", "--json").stdout)
     assert [(row["action"], row["scope"], row["reason"]) for row in trail] == [
         ("delete", "campaign c1", ""),
@@ -190,12 +187,12 @@ def test_quarantine_unquarantine_and_delete(settings: config.Settings) -> None:
     ],
 )
 def test_bad_input_is_refused(
-    settings: config.Settings, arguments: tuple[str, ...], message: str
+    settings: config.Settings, store: Store, arguments: tuple[str, ...], message: str
 ) -> None:
     done = db(settings, *arguments)
     assert done.exit_code
     assert message in done.output + str(done.exception)
-    assert plausible(settings) == [True, True]
+    assert plausible(store) == [True, True]
 
 
 LISTS = st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9)
