@@ -97,8 +97,9 @@ class Variant:
         return replace(self, values=tuple((dict(self.values) | {"access": access}).items()))
 
     def label(self, axes: tuple[str, ...]) -> str:
-        """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
-        texts = (f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes)
+        """Format those of the axes that it has, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
+        names = set(axes) & set(dict(self.values))
+        texts = (f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes if axis in names)
         return " ".join(texts) or "default"
 
 
