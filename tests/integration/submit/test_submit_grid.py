@@ -321,9 +321,7 @@ def test_job_that_a_computing_element_does_not_start_again_is_lost(
     use_way(user, "REMOTE", write_template(tmp_path / "templates", block=block))
     user.set_payload("true")
     user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
-    with Store.open(user.settings.database) as store:
-        jobs = store.jobs(store.campaign("last").id)
-        attempts = store.attempts(job.id for job in jobs)
-    assert "disabled job retries" in attempts[-1].message
-    assert attempts[-1].failure_class == "lost", "the removal explains the end"
+    last = _attempts(user)[-1]
+    assert "disabled job retries" in last.message
+    assert last.failure_class == "lost", "the removal explains the end"
     assert "1 requeued" in user.run_in_shell("resume", "last")

@@ -19,7 +19,6 @@ from spool_harness import SpoolHarness, is_alive
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, StoreError
-from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
@@ -322,9 +321,7 @@ def test_payload_that_fills_its_folder_fails_clearly(tight: LocalUser, disk: Sma
     done = tight.invoke_command("submit", str(tight.test), "--wait", "-S", "repeats=1")
     assert done.return_value == 1
     assert "2 × payload at local: " in done.output
-    columns = ("failure_class", "failure_kind", "failure_message", "failure_transient")
-    with Store.open(tight.settings.database) as store:
-        rows = list(store.measurements(Selection(), columns))
+    rows = tight.read_measurements("failure_kind", "failure_message", "failure_transient")
     assert len(rows) == 2, "the record of the first found room, and the second ran"
     for row in rows:
         assert (row["failure_class"], row["failure_kind"]) == ("payload", "disk-full")
