@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from load_generator import (
     latencies,
     total,
 )
-from local_servers import LOG_FORMAT, send_answer, serve_http, serve_slowly
+from local_servers import send_answer, serve_http, serve_tcp
 from simulated_load import parse_log
 
 from treehammer import config
@@ -307,13 +309,42 @@ def measure_start_s(software: providers.SoftwareSetup, folder: Path) -> float:
     return time.monotonic() - began
 
 
+#: Format of the log, as the settings of ``log-parse`` declare it.
+LOG_FORMAT = {
+    "time": r"(?P<second>\d+-\d+-\d+T\d+:\d+:\d+)(?P<fraction>\.\d+) ",
+    "clock": "%Y-%m-%dT%H:%M:%S",
+    "begin": r"\[(?P<request>\d+)\] > (?P<operation>\w+)",
+    "end": r"\[(?P<request>\d+)\] < (?P<code>\d+)",
+    "operations": {"HEAD": "open"},
+}
+
+
+def answer_slowly(log: Path, seconds: float) -> Callable[[socket.socket], None]:
+    """Return a function that answers a request in some seconds, and logs when."""
+    numbers = itertools.count()
+
+    def write(text: str) -> None:
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{datetime.now().isoformat(timespec='microseconds')} {text}\n")
+
+    def answer(connection: socket.socket) -> None:
+        if connection.recv(65536):
+            number = next(numbers)
+            write(f"[{number}] > HEAD")
+            time.sleep(seconds)
+            write(f"[{number}] < 0")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\n")
+
+    return answer
+
+
 def test_full_listen_queue_is_seen_from_both_sides(
     start: Any, software: providers.SoftwareSetup, tmp_path: Path
 ) -> None:
     log = tmp_path / "server.log"
     start_us = round((time.time() + max(3.0, 10 * measure_start_s(software, tmp_path))) * 1e6)
     axes = {"clients": 24, "rate_hz": 4, "timeout_s": 40, "load": {"start_us": start_us}}
-    with serve_slowly(log, backlog=1, seconds=0.05) as port:
+    with serve_tcp(answer_slowly(log, 0.05), backlog=1) as port:
         watch = start("watch", "", 5, **axes)
         client = start("open", f"http://127.0.0.1:{port}/data", 0.5, **axes).read_operations()
         watched = watch.read_operations()
