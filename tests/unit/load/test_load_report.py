@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local_servers import serve_tcp
 
 from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME, LoadProgress
 from treehammer.load.worker import load_report
@@ -20,39 +20,26 @@ STEP = LoadProgress(3, 10.0, 1000, 20, 5_000_000)
 class Starter:
     """A starter of HTCondor that accepts a cookie and attributes, as version 23.9 answers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, config: Path) -> None:
         self.attributes: list[str] = []
         self.answer = b"0\n"
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.config = folder / "chirp.config"
-        self.config.write_text(f"127.0.0.1 {self._server.getsockname()[1]} secret\n")
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self.config = config
 
-    def _serve(self) -> None:
-        while True:
-            connection, _ = self._server.accept()
-            with connection, connection.makefile("rwb") as stream:
-                first = stream.readline()
-                if not first:
-                    return
-                assert first == b"cookie secret\n"
-                stream.write(b"0\n")
-                stream.flush()
-                self.attributes.append(stream.readline().decode().strip())
-                stream.write(self.answer)
-
-    def close(self) -> None:
-        socket.create_connection(self._server.getsockname()).close()
-        self._thread.join(10)
-        self._server.close()
+    def receive(self, connection: socket.socket) -> None:
+        with connection.makefile("rwb") as stream:
+            assert stream.readline() == b"cookie secret\n"
+            stream.write(b"0\n")
+            stream.flush()
+            self.attributes.append(stream.readline().decode().strip())
+            stream.write(self.answer)
 
 
 @pytest.fixture
 def starter(tmp_path: Path) -> Iterator[Starter]:
-    process = Starter(tmp_path)
-    yield process
-    process.close()
+    process = Starter(tmp_path / "chirp.config")
+    with serve_tcp(process.receive) as port:
+        process.config.write_text(f"127.0.0.1 {port} secret\n")
+        yield process
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sqlite3
 import struct
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import oracledb
 import pytest
 import sqlalchemy as sa
+from local_servers import serve_tcp
 from measurement_factory import make_measurement
 from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from sqlalchemy.engine import Engine
@@ -182,42 +181,6 @@ def test_prepared_statements_can_be_disabled(monkeypatch: pytest.MonkeyPatch) ->
         parse_url("postgresql://me@host/results?prepare_threshold=5")
 
 
-Answer = Callable[[bytes | None], int]
-
-
-@pytest.fixture
-def listener() -> Iterator[Answer]:
-    """Start a server that answers with these bytes or hangs up; return its port."""
-    sockets: list[socket.socket] = []
-    threads: list[threading.Thread] = []
-
-    def start(answer: bytes | None) -> int:
-        server = socket.create_server(("127.0.0.1", 0))
-        sockets.append(server)
-
-        def serve() -> None:
-            try:
-                client, _ = server.accept()
-            except OSError:  # no client connected
-                return
-            with client:
-                client.recv(65536)
-                if answer is not None:
-                    client.sendall(answer)
-
-        threads.append(threading.Thread(target=serve))
-        threads[-1].start()
-        return int(server.getsockname()[1])
-
-    yield start
-    for each in sockets:
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)  # wakes a thread blocked in accept
-        each.close()
-    for thread in threads:
-        thread.join(10)
-
-
 def refusal(code: int) -> bytes:
     """Build a TNS packet of type 4, REFUSE."""
     text = f"(DESCRIPTION=(ERR={code})(ERROR_STACK=(ERROR=(CODE={code})(EMFI=4))))".encode()
@@ -231,15 +194,17 @@ def refusal(code: int) -> bytes:
         (refusal(12514), "?service_name=nowhere", r"no service of this name(.|\n)*lsnrctl"),
         (refusal(12505), "XE", r"no database of this SID(.|\n)*\?service_name=NAME"),
         (refusal(12516), "?service_name=full", "no connection left"),
-        (None, "?service_name=gone", "does not answer"),
+        (b"", "?service_name=gone", "does not answer"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "?service_name=web", "does not answer"),
     ],
 )
-def test_listener_errors_have_remedies(
-    listener: Answer, answer: bytes | None, database: str, reason: str
-) -> None:
-    with pytest.raises(StoreError, match=reason) as caught:
-        Store.open(f"oracle://me:s3cret-word@127.0.0.1:{listener(answer)}/{database}")
+def test_listener_errors_have_remedies(answer: bytes, database: str, reason: str) -> None:
+    def respond(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(answer)
+
+    with serve_tcp(respond) as port, pytest.raises(StoreError, match=reason) as caught:
+        Store.open(f"oracle://me:s3cret-word@127.0.0.1:{port}/{database}")
     assert "s3cret-word" not in str(caught.value)
 
 

@@ -6,16 +6,15 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from local_servers import serve_tcp
 
 from treehammer.collectors.worker.child_processes import ForkedCall
 from treehammer.errors import MeasurementFileError
@@ -149,18 +148,9 @@ def test_reads_are_counted_with_their_offsets(tmp_path: Path, data: Path) -> Non
 
 @needs_compiler
 def test_streams_children_and_connections_are_counted(tmp_path: Path, data: Path) -> None:
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(bytes(20_000))
-
     program = compile_program(tmp_path, STREAMS)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with serve_tcp(lambda connection: connection.sendall(bytes(20_000))) as port:
         by_path = record(tmp_path, program, str(data), str(port))
-        thread.join(10)
     # Two blocks of the first stream, which a buffer of a page needs for 5000 bytes, and one of the child.
     reads = sorted(by_path[str(data)].list_reads())
     assert reads == [(0, 4096), (0, 4096), (4096, 4096)]
