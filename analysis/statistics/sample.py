@@ -319,15 +319,20 @@ def parse_variant(text: str) -> Variant:
 
 
 def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
-    """Find the axes with several values among ``variants``, and those values in natural order."""
+    """Find the axes with several values among ``variants``, and those values in natural order.
+
+    An axis that some variants lack, such as a distance that one request names, varies as well.
+    """
     values: dict[str, set[Scalar]] = {}
-    for variant in variants:
+    distinct = dict.fromkeys(variants)
+    for variant in distinct:
         for axis, value in variant.values:
             values.setdefault(axis, set()).add(value)
+    names = [{axis for axis, _ in variant.values} for variant in distinct]
     return {
         axis: sorted(axis_values, key=natural_sort_key)
         for axis, axis_values in values.items()
-        if len(axis_values) > 1
+        if len(axis_values) > 1 or not all(axis in present for present in names)
     }
 
 

@@ -88,6 +88,9 @@ def test_varying_axes_have_their_values() -> None:
     varying = find_varying_axes(sample.variant for sample in samples)
     assert set(varying) == {"root", "branches", "cache_mb"}
     assert varying["branches"] == [0.02, 1.0]
+    near = samples[0].variant
+    distant = replace(near, values=(*near.values, ("latency_ms", 20)))
+    assert find_varying_axes([near, distant]) == {"latency_ms": [20]}
 
 
 @pytest.mark.parametrize(
@@ -517,7 +520,8 @@ def test_groups_are_sorted_and_mixtures_detected() -> None:
     ]
     assert keys == [(4,), (30,)]
     assert find_distinguishing_names(rows) == ("cache_mb",)
-    assert find_distinguishing_names([*rows, row("x", 1.0, site="B")]) == ("site", "cache_mb")
+    elsewhere = row("x", 1.0, site="B", variant=variants[0])
+    assert find_distinguishing_names([*rows, elsewhere]) == ("site", "cache_mb")
 
 
 @pytest.mark.parametrize(
