@@ -260,15 +260,15 @@ def _compare(
     """Compare two sides until it is decided; print the verdict and what each side did."""
     from treehammer.analysis.cli.comparison_output import flatten_results
     from treehammer.analysis.comparison.comparison_result import rate_results
-    from treehammer.submit.cli import campaign_output
+    from treehammer.submit.batch.local_batch import LocalBatch
+    from treehammer.submit.cli.campaign_output import make_display, rate_progress
     from treehammer.submit.tools.local_comparison import run_until_decided
     from treehammer.tracer.command_test import SIDES
     from treehammer.tracer.kit.treehammer_tracer.command_payload import COMMAND_AXIS
 
-    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"):
-        verdict = run_until_decided(
-            plan, sequential, settings, campaign_output.make_display(to_stderr=True), is_owned=True
-        )
+    owner = LocalBatch(settings.spool_dir).owned(plan.campaign_id)
+    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"), owner:
+        verdict = run_until_decided(plan, sequential, settings, make_display(to_stderr=True))
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
     names = {
@@ -282,7 +282,7 @@ def _compare(
             rows = _load_rows(store, verdict.campaign.id)
         if sides := [*_summarize_sides(rows, request.compared_axis)]:
             print_early("", TextTable(sides, _SIDE_COLUMNS))
-    failed = campaign_output.rate_progress(verdict.progress)
+    failed = rate_progress(verdict.progress)
     return ExitCode(failed or rate_results(verdict.results, sequential.delta))
 
 

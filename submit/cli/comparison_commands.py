@@ -169,14 +169,15 @@ def _measure_times(
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     from treehammer.analysis.cli.comparison_output import flatten_results
     from treehammer.analysis.comparison.comparison_result import rate_results
+    from treehammer.submit.batch.local_batch import LocalBatch
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
 
     plan = compared.plan
-    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"):
-        verdict = run_until_decided(
-            plan, sequential, settings, campaign_output.make_display(to_stderr=True), is_owned=True
-        )
+    owner = LocalBatch(settings.spool_dir).owned(plan.campaign_id)
+    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"), owner:
+        display = campaign_output.make_display(to_stderr=True)
+        verdict = run_until_decided(plan, sequential, settings, display)
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
     print_local_verdict(verdict, sequential, settings, compared.names, verbose=verbose)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, pairwise
@@ -29,7 +28,6 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns import campaign_polling, submission
 from treehammer.submit.campaigns.campaign_outcome import (
     describe_log,
@@ -147,8 +145,6 @@ def run_until_decided(
     sequential: SequentialPlan,
     settings: Settings,
     display: CampaignDisplay,
-    *,
-    is_owned: bool = False,
 ) -> LocalVerdict:
     """Submit a comparison look by look until it is decided or its limit is reached.
 
@@ -157,7 +153,6 @@ def run_until_decided(
         sequential: the looks, and the limit of no effect.
         settings: all settings.
         display: shows progress and notices.
-        is_owned: whether the jobs end with this process; otherwise they continue.
 
     Raises:
         TreehammerError: a step failed; submitted jobs continue.
@@ -167,25 +162,23 @@ def run_until_decided(
         whole = plan.until_decided(sequential, find_proving_campaign(store, plan))
     settings = choose_slots(settings)
     submission.check_plan_limits(whole, settings)
-    local = LocalBatch(settings.spool_dir)
-    with local.owned(plan.campaign_id) if is_owned else nullcontext():
-        campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
-        with Store.open(settings.database) as store, display.open(campaign) as show:
-            tracker = campaign_polling.make_tracker(store, settings)
-            show_or_end = _end_hopeless(tracker, campaign, show)
-            for launches, following in pairwise((*sequential.looks, 0)):
-                display.phase(f"measuring {launches} launches of each variant")
-                progress = campaign_polling.follow_campaign(
-                    tracker, campaign, show_or_end, display.notify
-                )
-                display.phase("judging")
-                results = judge_and_store(store, campaign, display.notify, sequential.delta)
-                decided = bool(results) and _are_decided(results, sequential.delta)
-                if decided or not following or not results:
-                    break
-                campaign = submission.extend_submission(
-                    whole.between_looks(launches, following), settings
-                )
+    campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
+    with Store.open(settings.database) as store, display.open(campaign) as show:
+        tracker = campaign_polling.make_tracker(store, settings)
+        show_or_end = _end_hopeless(tracker, campaign, show)
+        for launches, following in pairwise((*sequential.looks, 0)):
+            display.phase(f"measuring {launches} launches of each variant")
+            progress = campaign_polling.follow_campaign(
+                tracker, campaign, show_or_end, display.notify
+            )
+            display.phase("judging")
+            results = judge_and_store(store, campaign, display.notify, sequential.delta)
+            decided = bool(results) and _are_decided(results, sequential.delta)
+            if decided or not following or not results:
+                break
+            campaign = submission.extend_submission(
+                whole.between_looks(launches, following), settings
+            )
     return LocalVerdict(campaign, progress, results, launches, decided)
 
 

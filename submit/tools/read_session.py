@@ -193,9 +193,10 @@ class _ReadSession:
 
 @contextmanager
 def cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
-    """End the jobs of a campaign on Ctrl-C, before its folder goes."""
+    """End the jobs of a campaign with this process, and on Ctrl-C before its folder goes."""
     try:
-        yield
+        with LocalBatch(settings.spool_dir).owned(campaign_id):
+            yield
     except KeyboardInterrupt:
         # Nothing is to be cancelled if the campaign was not stored yet.
         with suppress(TreehammerError), Store.open(settings.database, create=False) as store:

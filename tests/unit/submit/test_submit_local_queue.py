@@ -17,12 +17,14 @@ from polling import wait_until
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.collectors.record.operation_steps import LOAD_PROGRESS_NAME, LoadProgress
+from treehammer.config import load_settings
 from treehammer.errors import BatchError
 from treehammer.submit.batch import local_batch
 from treehammer.submit.batch.interface import AttemptStatus, JobDescription
 from treehammer.submit.batch.local_batch import DESCRIPTION_NAME, LocalBatch
 from treehammer.submit.batch.local_runner import ATTEMPT_PLACEHOLDER, QueueRunner
 from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
+from treehammer.submit.tools.read_session import cancel_on_interrupt
 
 
 def describe_job(
@@ -303,11 +305,12 @@ def test_no_job_starts_on_a_full_disk(queue: Queue, monkeypatch: pytest.MonkeyPa
 def test_jobs_end_with_the_process_that_owns_them(queue: Queue) -> None:
     """Whatever ends it: the kernel releases its lock."""
     script = queue.wait_for_release("never")
+    settings = load_settings({"data_dir": queue.folder}, environ={}, folder=queue.folder)
 
     class KilledError(Exception):
         """Ends the owner."""
 
-    with suppress(KilledError), queue.batch.owned("c"):
+    with suppress(KilledError), cancel_on_interrupt(settings, "c"):
         ids = queue.submit(*(describe_job(name, script) for name in "ab"))
         queue.step()
         assert queue.states(ids) == [JobState.RUNNING, JobState.QUEUED]
