@@ -56,7 +56,7 @@ def published_page(request: PageRequest[PageQuery]) -> PageContent:
     conclusion = (
         f"{agreeing} of {pluralize(len(reproductions), 'published result')} "
         f"{'agrees' if agreeing == 1 else 'agree'} with what was measured here, {differing} "
-        f"{'differs' if differing == 1 else 'differ'}."
+        f"{'differs' if differing == 1 else 'differ'}, {counts[Agreement.UNJUDGED]} could not be judged."
     )
     sections = (
         ui.headline(conclusion),
