@@ -347,7 +347,7 @@ def _label_sample(
     text = sample.variant.label(present_axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
     words += [f"storage={sample.storage_site}"] * (with_storage and sample.is_remote)
-    words += [f"dataset={sample.dataset}"] * with_dataset
+    words += [f"dataset={sample.dataset}"] * (with_dataset and bool(sample.dataset))
     words += [f"loop={CLING}"] * (with_loop and sample.is_interpreted)
     return " ".join(filter(None, words))
 

@@ -74,10 +74,14 @@ def test_datasets_of_one_campaign_have_labels_of_their_own() -> None:
         changed(
             SimulatedCampaign(jobs=10).samples(), lambda _: True, dataset=name, dataset_hash=name
         )
-        for name in ("a", "b")
+        for name in ("a", "b", "")
     ]
-    labels = {row.label for row in rows(ask([*made[0], *made[1]]))}
-    assert {label.rsplit(" ", 1)[-1] for label in labels} == {"dataset=a", "dataset=b"}
+    labels = {row.label for row in rows(ask([sample for samples in made for sample in samples]))}
+    assert {label.rsplit(" ", 1)[-1] for label in labels} == {
+        "dataset=a",
+        "dataset=b",
+        "ttree-read",
+    }
 
 
 def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
