@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, StoreError
-from treehammer.program_output import explain_write_errors
+from treehammer.program_output import explain_write_errors, replace_file
 from treehammer.publish.page_reader import open_pages
 from treehammer.publish.public_names import PublicNames, load_hosts, load_people
 from treehammer.publish.site_check import PublishedSite, SiteProblem
@@ -260,7 +260,6 @@ def publish_site(
     """
     base = request.base
     _require_own_folder(request.folder)
-    campaigns = []
     with Store.open(settings.database, create=False) as store:
         campaigns = [store.campaign(text).id for text in request.campaigns]
     with tempfile.TemporaryDirectory(prefix="treehammer-publish-") as scratch:
@@ -320,9 +319,12 @@ def _replace_site(folder: Path, site: PublishedSite) -> None:
     """Replace the files of an earlier site in a folder, and leave all others."""
     with explain_write_errors(folder):
         earlier = PublishedSite(folder).files if (folder / MANIFEST).exists() else []
-        for name in earlier:
+        for name in earlier[1:]:  # without the list, a killed command could not be repeated
             (folder / name).unlink(missing_ok=True)
-        shutil.copytree(site.folder, folder, dirs_exist_ok=True)
+        for name in site.files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with replace_file(folder / name) as draft:
+                shutil.copyfile(site.folder / name, draft)
         for path in sorted(folder.rglob("*"), reverse=True):
             if path.is_dir() and ".git" not in path.parts and not any(path.iterdir()):
                 path.rmdir()

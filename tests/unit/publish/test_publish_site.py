@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -164,7 +166,9 @@ def test_copy_lacks_keys_and_the_audit_trail(folder: Path, tmp_path: Path) -> No
     assert PERSON not in str(plans)
 
 
-def test_next_site_replaces_the_files_of_the_earlier_one(folder: Path, tmp_path: Path) -> None:
+def test_next_site_replaces_the_files_of_the_earlier_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "site"
     target.mkdir()
     (target / "notes.txt").write_text("mine")
@@ -174,6 +178,10 @@ def test_next_site_replaces_the_files_of_the_earlier_one(folder: Path, tmp_path:
     summary = update_site(find_settings(folder), target, "")  # as the patrol does
     assert re.fullmatch(rf"\d+ pages in {target}", summary)
     (target / "CNAME").write_text("example.org")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            publish(folder, target)
     publish(folder, target, campaigns=("open",))
     assert not (target / "compare" / f"{OF_OTHERS}.html").exists()
     assert (target / "CNAME").exists()
