@@ -119,11 +119,6 @@ class LatencyHistogram:
             name: self.quantile(part) if has_values else None for name, part in QUANTILES.items()
         }
 
-    def share_above(self, seconds: float) -> float:
-        """Return the share of the values above a latency; the histogram must not be empty."""
-        limit = seconds * 1e6
-        return sum(n for i, n in self._counts.items() if _bin_middle(i) > limit) / self.count
-
     def encode(self) -> str:
         """Write the histogram as base64 text; equal histograms give equal text."""
         body = bytearray()

@@ -7,7 +7,7 @@ versions 1 and 2 are supported; the smallest limit of all groups up to the visib
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, TextIO
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -30,15 +30,16 @@ def read_text(path: str) -> str:
         return ""
 
 
-def read_io(pid: int) -> Dict[str, int]:
+def read_io(pid: int, account: Optional[TextIO] = None) -> Dict[str, int]:
     """Read the I/O of a process, its threads and the children it has reaped, in bytes by catalogue name.
 
     Exact and final for a process that has ended but was not reaped; empty where it is hidden.
     """
-    fields = dict(line.split(": ", 1) for line in read_text(f"/proc/{pid}/io").splitlines())
     try:
+        text = account.read() if account else read_text(f"/proc/{pid}/io")
+        fields = dict(line.split(": ", 1) for line in text.splitlines())
         return {metric: int(fields[name]) for metric, name in _IO_COUNTERS.items()}
-    except (KeyError, ValueError):
+    except (OSError, KeyError, ValueError):
         return {}
 
 

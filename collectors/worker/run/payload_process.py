@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Set
+from typing import Any, Dict, List, Mapping, Optional, Set, TextIO
 
 from ...job_spec import ExecutionLimits
 from ...record.outcome import ExecutionError, Failure
@@ -176,6 +176,10 @@ class _ProcessSupervisor:
         self._switches = [0, 0]
         self._faults = [0, 0]
         self._io: Optional[Counter[str]] = Counter()
+        # Opened while it runs, as the account of an ended process belongs to root.
+        self._account: Optional[TextIO] = None
+        with suppress(OSError):
+            self._account = open(f"/proc/{process.pid}/io", encoding="ascii")  # noqa: SIM115
         self._waits: Dict[int, int] = {}
         self._seen: Set[int] = {process.pid}
         # Turns, whose energy is not metered, are disturbed less by sampling.
@@ -193,7 +197,7 @@ class _ProcessSupervisor:
             while key.data is not None and self._copy_output(key):
                 pass
         self._selector.close()
-        for stream in (self._process.stdout, self._process.stderr):
+        for stream in (self._process.stdout, self._process.stderr, self._account):
             if stream is not None:
                 stream.close()
         return self._build_outcome(survivors)
@@ -244,7 +248,8 @@ class _ProcessSupervisor:
             if ended is None:
                 return
             now = time.monotonic()
-            io = process_stats.read_io(ended.si_pid)
+            account = self._account if ended.si_pid == self._process.pid else None
+            io = process_stats.read_io(ended.si_pid, account)
             if self._io is not None and io:
                 self._io.update(io)
             else:  # one process that is hidden makes the sum wrong

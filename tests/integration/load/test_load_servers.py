@@ -97,7 +97,7 @@ def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage) -> Non
     histogram = latencies(rows)
     assert histogram.maximum > 0.9
     assert histogram.quantile(0.99) > 0.85
-    assert histogram.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
+    assert histogram.quantile(0.9) > 0.2, "operations in the stall count from their own instants"
 
 
 def test_killed_server_gives_failures_and_schedule_is_kept(

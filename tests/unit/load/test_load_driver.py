@@ -105,7 +105,7 @@ def test_stall_shows_in_tail_and_does_not_delay_sending(timer: SimulatedTimer) -
     assert whole.maximum == pytest.approx(1.0, rel=0.01)
     assert whole.quantile(0.99) == pytest.approx(0.98, abs=0.03)
     # A quarter of all instants lie in the stall: as many as without the generator's patience.
-    assert whole.share_above(0.01) == pytest.approx(0.25, abs=0.01)
+    assert whole.quantile(0.74) < 0.01 < whole.quantile(0.76)
 
 
 def test_slow_generator_is_marked(timer: SimulatedTimer) -> None:
