@@ -221,22 +221,19 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
         failures = [*describe_groups(make_tracker(store, settings), groups)]
     files = [file for row in rows for file in list_files(parse_trace(row))]
     sentences = [text for row in rows for text in describe_run(row, parse_trace(row))]
-    return CommandOutput(
-        files if output_form() != TABLE else files[:_SHOWN_FILES],
-        None if files else (),
-        below=[*_describe_time(rows), *sentences],
-        notes=[*failures, f"Kept: treehammer summary --campaign {shlex.quote(campaign.name)}"],
-        exit_code=rate_progress(progress) or ExitCode.DONE,
-    )
-
-
-def _describe_time(rows: Sequence[Row]) -> list[str]:
-    return [
+    times = [
         f"{row['passes_counted']} runs: {format_significant(row['cpu_per_event_s'])} s of CPU and "
         f"{format_significant(row['wall_per_event_s'])} s each, in the median."
         for row in rows
         if (row["passes_counted"] or 0) > 1
     ]
+    return CommandOutput(
+        files if output_form() != TABLE else files[:_SHOWN_FILES],
+        None if files else (),
+        below=[*times, *sentences],
+        notes=[*failures, f"Kept: treehammer summary --campaign {shlex.quote(campaign.name)}"],
+        exit_code=rate_progress(progress) or ExitCode.DONE,
+    )
 
 
 def _load_rows(store: Any, campaign_id: str) -> list[Row]:

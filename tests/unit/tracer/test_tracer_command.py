@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -129,6 +130,18 @@ def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -
     assert "the node has no C compiler" in values["file_reads_missing"]
     assert values["kernel_read_chars"] >= 100_000
     assert "bytes_read" not in values
+
+
+def test_ordinary_users_have_the_figures_of_the_kernel() -> None:
+    codecs.lookup("ascii")  # while its module is in reach
+
+    def read_as_nobody() -> int | None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        command = ["/bin/sh", "-c", "/bin/cat /etc/passwd; /bin/sleep 0.2"]
+        return run_command(command, {}, "/", is_sampled=False).count_io("rchar")
+
+    assert ForkedCall(read_as_nobody).result() >= Path("/etc/passwd").stat().st_size
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")

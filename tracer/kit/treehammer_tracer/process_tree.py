@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Sequence, Set, TextIO
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between two samples of threads and memory.
@@ -61,7 +61,7 @@ class CommandRun:
         """Return a counter of ``/proc/PID/io``; None where the kernel hides it."""
         return None if self.io is None else self.io.get(name, 0)
 
-    def add_ended_child(self) -> int:
+    def add_ended_child(self, accounts: Mapping[int, TextIO]) -> int:
         """Wait for a child's end and add its account; return its process id.
 
         A process that was reaped by its parent is in the account of that.
@@ -71,7 +71,7 @@ class CommandRun:
         """
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
-        counters = _read_io(ended.si_pid)
+        counters = _read_io(ended.si_pid, accounts)
         if self.io is not None and counters is not None:
             self.io = {name: self.io.get(name, 0) + count for name, count in counters.items()}
         else:
@@ -88,10 +88,10 @@ class CommandRun:
         return pid
 
 
-def _read_io(pid: int) -> Optional[Dict[str, int]]:
+def _read_io(pid: int, accounts: Mapping[int, TextIO]) -> Optional[Dict[str, int]]:
     """Read the I/O of an ended process, its threads and the children that it reaped."""
     try:
-        with open(f"/proc/{pid}/io", encoding="ascii") as stream:
+        with accounts.get(pid) or open(f"/proc/{pid}/io", encoding="ascii") as stream:
             fields = dict(line.split(": ") for line in stream)
         return {name: int(value) for name, value in fields.items()}
     except (OSError, ValueError):
@@ -130,8 +130,11 @@ def run_command(
     process = subprocess.Popen(
         list(command), env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL, stdout=output
     )
+    accounts: Dict[int, TextIO] = {}  # opened while a process runs: later, its own belongs to root
+    with suppress(OSError):
+        accounts[process.pid] = open(f"/proc/{process.pid}/io", encoding="ascii")  # noqa: SIM115
     sampler = _Sampler(run.pids) if is_sampled else None
-    while run.add_ended_child() != process.pid:
+    while run.add_ended_child(accounts) != process.pid:
         pass
     status, run.wall_ns = run.status, time.monotonic_ns() - start
     process.returncode = status  # reaped here: Popen must not wait for it
@@ -146,7 +149,7 @@ def run_command(
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             for _ in range(max(1, len(descendants) // 2)):
-                run.add_ended_child()
+                run.add_ended_child(accounts)
     run.status, run.survivors = status, len(survivors)
     return run
 
