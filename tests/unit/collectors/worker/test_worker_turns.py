@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import itertools
 import math
@@ -11,11 +12,12 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from captured_runs import run_captured
 
-from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
+from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, ExecutionLimits, total_cpu_s
 from treehammer.collectors.kit.treehammer_kit import columns, loop_libraries, turn_server
 from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import StepTurns
 from treehammer.collectors.kit.treehammer_kit.columns.uproot_files import count_step_entries
@@ -23,10 +25,10 @@ from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, F
 from treehammer.collectors.kit.treehammer_kit.payload_report import PayloadReport
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, PayloadTask
 from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, serve_turns
-from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
+from treehammer.collectors.worker.child_processes import BoundedLog, ForkedCall, StopSignals
 from treehammer.collectors.worker.run import launch
 from treehammer.collectors.worker.run.launch import reserve_core, vary_layout
-from treehammer.collectors.worker.run.payload_process import LaunchedPayload
+from treehammer.collectors.worker.run.payload_process import LaunchedPayload, run_payload
 from treehammer.collectors.worker.turns import (
     TURN_CPU_NS,
     PayloadEndedError,
@@ -239,6 +241,20 @@ def test_child_is_pinned_to_the_reserved_core(tmp_path: Path) -> None:
 
         assert core in os.sched_getaffinity(0)
         assert ForkedCall(pinned).result() == {core}
+
+
+def test_ordinary_users_have_the_io_of_the_kernel() -> None:
+    codecs.lookup("ascii")  # while its module is in reach
+
+    def read_as_nobody() -> Any:
+        with StopSignals() as signals, BoundedLog(os.devnull) as log:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            command = ["/bin/sh", "-c", "/bin/cat /etc/passwd; /bin/sleep 0.2"]
+            limits = ExecutionLimits(30.0, 0)
+            return run_payload(command, {}, "/", limits, signals, log, log).values["io_read_chars"]
+
+    assert ForkedCall(read_as_nobody).result() >= Path("/etc/passwd").stat().st_size
 
 
 @pytest.mark.parametrize(
