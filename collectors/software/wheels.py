@@ -344,10 +344,13 @@ def is_usable(folder: str, release: Release) -> bool:
 def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
     """Set up an installed release; return interpreter and environment."""
     folder, release = request.location, find_release(request)
+    python = environment_python(folder)
     if not is_installed(folder, release):
         raise_setup_error(
             "missing",
-            f"{release.title} is not installed in {folder or 'any folder'}; "
+            f"{release.title} in {folder} needs {os.path.realpath(python)}, which this node lacks"
+            if os.path.islink(python) and not os.access(python, os.X_OK)
+            else f"{release.title} is not installed in {folder or 'any folder'}; "
             "planning installs it, a job never does",
         )
     damage = find_damage(folder, release)
@@ -358,10 +361,8 @@ def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str,
             "reinstalls it, a job never does",
         )
     env = drop_foreign_root(base)
-    python = environment_python(folder)
     query = "import sysconfig; print(sysconfig.get_path('platlib'))"
     packages = run_tool([python, "-c", query], env, f"the Python of {folder}").strip()
     folders = [os.path.dirname(python), os.path.join(packages, "ROOT", "bin"), env.get("PATH", "")]
     env["PATH"] = os.pathsep.join(folder for folder in folders if folder)
-    env["VIRTUAL_ENV"] = folder
-    return python, env
+    return python, {**env, "VIRTUAL_ENV": folder}

@@ -152,6 +152,10 @@ def test_incomplete_environment_is_neither_used_nor_completed_by_a_job(tmp_path:
     with pytest.raises(ExecutionError, match="a job never does") as error:
         setup_software(request, dict(os.environ), "/the/kit")
     assert error.value.failure.kind == "missing"
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").symlink_to("/opt/python3")
+    with pytest.raises(ExecutionError, match="needs /opt/python3, which this node lacks"):
+        setup_software(request, dict(os.environ), "/the/kit")
     assert providers.list_prepared_releases(tmp_path) == {}
 
 
