@@ -146,7 +146,7 @@ def list_files(paths: Iterable[Path]) -> list[Path]:
             raise MeasurementFileError(
                 "no file in this folder can be imported",
                 where=str(path),
-                hint=f"Importable files end in {READABLE_SUFFIX}.",
+                hint=f"Folders are searched for {READABLE_SUFFIX}; name .json and .darshan themselves.",
             )
         files += parts
     return files

@@ -100,8 +100,8 @@ def open_measurement_file(path: Path) -> Iterator[MeasurementFile]:
         raise MeasurementFileError(
             "unsupported file format",
             where=str(path),
-            hint=f"Give files that end in {READABLE_SUFFIX}, or folders of them; TTrees and CSV "
-            "are written, not read.",
+            hint=f"Give {READABLE_SUFFIX}, folders of such files, .json of a benchmark tool or "
+            ".darshan; TTrees and CSV are written, not read.",
         )
     with ExitStack() as stack:
         with _translate_damage(path):

@@ -229,6 +229,11 @@ class CampaignRequest:
     max_jobs: int = 0
     excluded: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            problem = "its name has line breaks or other control characters"
+            raise ConfigError(problem, where=f"campaign {self.name[:40]!r}")
+
     @property
     def test_overrides(self) -> dict[str, str]:
         """Keys of the test itself with their values."""

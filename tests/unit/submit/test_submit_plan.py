@@ -494,6 +494,11 @@ def test_useless_options_are_refused(
         load_watches(request, loading, make_settings(tmp_path))
 
 
+def test_control_characters_in_a_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"campaign 'two\\nlines': its name has"):
+        CampaignRequest("reads", name="two\nlines")
+
+
 def test_clients_without_a_common_start_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, LOAD_TEST)
     assert pinned.definition.load

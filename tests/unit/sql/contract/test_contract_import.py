@@ -360,10 +360,12 @@ def test_unreadable_files_are_reported(store: Store, plain_file: Path, tmp_path:
     results = import_file(store, *names, plain_file)
     assert [len(each.problems) for each in results] == [1, 1, 1, 1, 1, 0]
     assert all(str(name) in each.problems[0] for name, each in zip(names, results, strict=False))
+    assert ".json of a benchmark tool or .darshan" in results[-2].problems[0]
     assert results[-1].new == 4
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MeasurementFileError, match="no file in this folder"):
+    with pytest.raises(MeasurementFileError, match="no file in this folder") as empty:
         list_files([tmp_path / "empty"])
+    assert "name .json and .darshan themselves" in empty.value.hint
 
 
 def test_truncated_file_gives_readable_rows(
