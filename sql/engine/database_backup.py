@@ -71,7 +71,7 @@ def back_up_database(url: str, file: Path) -> None:
         with replace_file(file) as draft:
             os.close(create_private_file(draft))
             if source := sqlite_path(engine.url):
-                copy_sqlite_file(engine.url, source, draft)
+                copy_sqlite_file(engine.url.set(database=str(file)), source, draft)
             else:
                 _run_tool(engine.url, ["pg_dump", "--format=custom", f"--file={draft}"])
 

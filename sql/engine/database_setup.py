@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.program_output import create_private_file
+from treehammer.program_output import create_private_file, replace_file
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.engine.backend import TableLayout, display_url, sqlite_path, translate_errors
 from treehammer.sql.engine.database_engine import (
@@ -301,20 +301,11 @@ def _back_up(engine: Engine) -> Path | None:
     if file is None:
         return None
     backup = name_backup(file, load_revision(engine))
-    try:
+    with replace_file(backup) as draft:
         # The backup gets the permissions of the database.
-        os.close(create_private_file(backup))
-        backup.chmod(file.stat().st_mode & 0o777)
-        copy_sqlite_file(engine.url, file, backup)
-    except OSError as error:
-        raise StoreError(
-            f"the backup cannot be made ({error.strerror})",
-            where=str(backup),
-            hint="Nothing was changed. Make the folder writable.",
-        ) from error
-    except BaseException:
-        backup.unlink(missing_ok=True)  # it is incomplete
-        raise
+        os.close(create_private_file(draft))
+        draft.chmod(file.stat().st_mode & 0o777)
+        copy_sqlite_file(engine.url, file, draft)
     return backup
 
 
@@ -331,6 +322,8 @@ def copy_sqlite_file(url: URL, source: Path, target: Path) -> None:
         closing(sqlite3.connect(source)) as original,
         closing(sqlite3.connect(target)) as copy,
     ):
+        # A full disk would leave the copy's journal behind.
+        copy.execute("PRAGMA journal_mode=OFF").close()
         original.backup(copy)
         # Without a log of its own, the file can be moved alone.
         copy.execute("PRAGMA journal_mode=DELETE").close()

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
+from small_disk import mounted_small_disk
 from store_helpers import kill_during, opened_plainly
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
@@ -66,6 +67,18 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
     assert check_database(url)["measurement"] == 3
     add_measurements(url, 2, "late")
     assert read_ids(url) == both, "what came after the backup is stored again"
+
+
+@pytest.mark.backends("sqlite")
+def test_full_disk_of_the_backup_is_named(url: str, tmp_path: Path) -> None:
+    add_measurements(url, 1, "early")
+    with mounted_small_disk(tmp_path / "disk", 1) as disk:
+        disk.fill_disk(leave=100_000)
+        backup = disk.folder / "results.backup"
+        with pytest.raises(StoreError, match="no room left") as refusal:
+            back_up_database(url, backup)
+        assert refusal.value.where == str(backup)
+        assert [*disk.folder.iterdir()] == [disk.filler], "nothing of the draft remains"
 
 
 def test_database_in_use_is_not_recovered(url: str, tmp_path: Path) -> None:
