@@ -30,6 +30,7 @@ from treehammer.verticals import import_parts
 
 #: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+PLOTS = "images/benchmarks/"
 
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
 SITES_SCHEMA = Path(submit.__file__).parent / "sites" / "sites.schema.json"
@@ -211,18 +212,21 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
     return html.replace("<code>Sentinel.UNSET</code>", "")
 
 
-def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Refuse an index that lists other pages than the menu; let decisions be found last."""
+    # Links to plots lead to their files in the repository.
+    markdown = markdown.replace("../benchmarks/results/", PLOTS)
     if page.file.src_uri.startswith("decisions/"):
         page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri != "index.md":
-        return
+        return markdown
     menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
     listed_pages = set(re.findall(r"\]\(([\w-]+\.md)\)", markdown))
     if different := menu ^ listed_pages:
         raise PluginError(
             f"docs/index.md and the menu do not both name {', '.join(sorted(different))}"
         )
+    return markdown
 
 
 def _pages(nav: Any) -> Iterator[str]:
@@ -258,8 +262,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     # Help texts differ between Python versions.
     files.append(File.generated(config, "reference/worker.md", content=worker_page()))
     for plot in sorted(RESULTS.glob("*.svg")):
-        name = f"images/benchmarks/{plot.name}"
-        files.append(File.generated(config, name, abs_src_path=str(plot)))
+        files.append(File.generated(config, PLOTS + plot.name, abs_src_path=str(plot)))
     return files
 
 

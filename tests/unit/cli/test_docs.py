@@ -39,6 +39,19 @@ def test_every_attack_names_a_test() -> None:
     assert not lacking
 
 
+def test_pictures_are_files_of_the_repository() -> None:
+    """A forge shows the pages without building them."""
+    paths = run_captured(["git", "ls-files"], cwd=REPOSITORY, check=True).stdout.splitlines()
+    files = {REPOSITORY / path for path in paths}
+    missing = [
+        f"{page.name}: {link}"
+        for page in (REPOSITORY / "docs").rglob("*.md")
+        for link in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        if "://" not in link and (page.parent / link).resolve() not in files
+    ]
+    assert not missing
+
+
 @pytest.mark.skipif(
     not all((REPOSITORY / vertical).exists() for vertical in VERTICALS),
     reason="a vertical is deleted",
