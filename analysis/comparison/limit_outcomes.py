@@ -133,11 +133,11 @@ class LimitReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 if a limit is missed, 3 if one is not judged or measurements are not there, else 0."""
+        """1 if a limit is missed, 3 if one is not judged, none is stated or measurements are not there, else 0."""
         states = {outcome.state for outcome in self.outcomes}
         if LimitState.MISSED in states:
             return ExitCode.REGRESSION
-        is_partial = LimitState.NOT_JUDGED in states or self.unmeasured
+        is_partial = LimitState.NOT_JUDGED in states or not states or self.unmeasured
         return ExitCode.NOTHING if is_partial else ExitCode.DONE
 
     def count_states(self) -> str:
@@ -162,8 +162,9 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
             is_load = definition.load is not None
             metric = find_numeric_metric(limit.metric, definition.own_metrics, is_load=is_load)
             limits.append((limit, metric))
+    count = count_campaign(store, campaign.id, now_us).total
     if not limits:
-        return LimitReport(campaign, MeasurementCount(), ())
+        return LimitReport(campaign, count, ())
     metrics = tuple(dict.fromkeys(metric for _, metric in limits))
     rows = load_metric_rows(store, Selection((campaign.id,)), SAMPLE_COLUMNS, metrics)
     tested = [row for row in rows if row["test_name"] == campaign.test_name]
@@ -172,7 +173,6 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
     sites = sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
     pending = [item for limit, metric in limits for item in limited.measure(limit, metric, sites)]
-    count = count_campaign(store, campaign.id, now_us).total
     share = _find_look_share(plan, rows)
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
 

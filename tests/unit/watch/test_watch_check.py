@@ -316,3 +316,7 @@ def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
     ):
         result = check_limits(tmp_path, *arguments)
         assert (result.return_value, message in result.output) == (3, True), result.output
+    result = check_limits(tmp_path, "--campaign", "last", "--format", "json")
+    document = json.loads(result.output)
+    assert (result.return_value, document["code"], document["limits"]) == (3, 3, [])
+    assert document["planned"] == 8
