@@ -43,6 +43,7 @@ def classify_failure(
         return _forced_end(outcome.ended_by, limits)
     # A shell reports a killed child by its exit code.
     killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
+    killed = killed or (reported.failure is not None and reported.failure.kind == "killed")
     if killed and out_of_memory:
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return _payload_failure("memory", message, transient=True)

@@ -160,25 +160,27 @@ def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "kind", "message"),
     [
-        ("sh -c 'exit 7'", "sh ended with exit code 7"),
-        ("no-such-program", "no-such-program cannot be started"),
-        ("cat 'x", "No closing quotation"),
-        ("", "names no command"),
+        ("sh -c 'exit 7'", "exit", "sh ended with exit code 7"),
+        ("sh -c 'kill -9 $$'", "killed", "sh ended with signal 9"),
+        ("sh -c 'exit 137'", "killed", "sh ended with exit code 137"),
+        ("no-such-program", "start", "no-such-program cannot be started"),
+        ("cat 'x", "start", "No closing quotation"),
+        ("", "bad-job", "names no command"),
     ],
 )
-def test_failing_command_is_recorded(tmp_path: Path, command: str, message: str) -> None:
-    def perform() -> tuple[str, dict[str, Any]]:
+def test_failing_command_is_recorded(tmp_path: Path, command: str, kind: str, message: str) -> None:
+    def perform() -> tuple[dict[str, Any], dict[str, Any]]:
         os.chdir(tmp_path)
         report = PayloadReport()
         with pytest.raises(PayloadError) as failure:
             command_payload.perform_task(make_task(tmp_path, command=command), report)
-        return str(failure.value), report.values
+        return failure.value.document, report.values
 
-    end, values = ForkedCall(perform).result()
-    assert message in end
-    assert ('"processes":1' in values.get("file_reads", "")) == ("exit code" in message)
+    document, values = ForkedCall(perform).result()
+    assert (document["kind"], message in document["message"]) == (kind, True)
+    assert ('"processes":1' in values.get("file_reads", "")) == ("ended with" in message)
     assert "passes_counted" not in values
 
 

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import tempfile
 from contextlib import suppress
+from signal import SIGKILL
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 
 from ....collectors.kit.treehammer_kit.pass_summary import (
@@ -235,15 +236,14 @@ class CommandRunner:
             )
         _require_success(self._command, done)
         self._runs.append(done)
-        io = done.io or {}
         return TurnFigures(
             round(1e9 * done.cpu_s),
             round(1e9 * done.system_s),
             done.wall_ns,
             done.switches_voluntary,
             done.switches_involuntary,
-            io.get("read_bytes", 0),
-        ).write_answer(io.get("rchar", 0))
+            done.count_io("read_bytes") or 0,
+        ).write_answer(done.count_io("rchar") or 0)
 
     def _run(
         self,
@@ -281,14 +281,14 @@ class CommandRunner:
 def _require_success(command: Sequence[str], done: CommandRun) -> None:
     if done.status:
         end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
-        raise PayloadError("payload", "exit", "loop", f"{command[0]} ended with {end}")
+        kind = "killed" if SIGKILL in (-done.status, done.status - 128) else "exit"
+        raise PayloadError("payload", kind, "loop", f"{command[0]} ended with {end}")
 
 
 def _describe_run(done: CommandRun) -> FileRead:
-    no_times = (0.0, 0.0, 0.0)
     times = (done.wall_ns / 1e9, done.user_s, done.system_s)
     return FileRead(
-        phases={phase: times if phase == "loop" else no_times for phase in PASS_PHASES},
+        phases={**dict.fromkeys(PASS_PHASES, (0.0, 0.0, 0.0)), "loop": times},
         events=1,
         unzipped_bytes=-1,
         file_size=-1,

@@ -98,6 +98,9 @@ def test_payload_end_is_classified() -> None:
     assert kind_of(killed, out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=137), out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=1), out_of_memory=True) == "exit"
+    command = PayloadResult(failure=Failure("payload", "killed", "loop", "ended with signal 9"))
+    assert kind_of(outcome(exit_code=1), command) == "killed"
+    assert kind_of(outcome(exit_code=1), command, out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=None, exit_signal=15, ended_by="timeout")) == "timeout"
     assert kind_of(outcome(exit_code=None, exit_signal=9, ended_by="memory")) == "memory"
     assert kind_of(outcome(exit_code=1), result) == "getentry"
