@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
-from treehammer.errors import BatchError, ConfigError
+from treehammer.errors import TreehammerError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount, load_last_attempts
 from treehammer.sql.write.store import Store
@@ -32,6 +32,7 @@ from treehammer.submit.campaigns.tracker import (
     StagedSubmissions,
     describe_unqueued_jobs,
     group_by_batch_system,
+    may_change,
 )
 from treehammer.submit.campaigns.waiting_campaigns import OwnCampaigns
 from treehammer.submit.sites.site_registry import open_batch_system
@@ -120,22 +121,21 @@ def _notify_all(lines: Iterable[str], notify: Notify) -> None:
 
 
 def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list[str]]:
-    """Bring all campaigns up to date; list their rows, and lines on batch systems and uploads."""
+    """Bring all campaigns up to date; list their rows, and lines on problems of any of them."""
     rows, remarks = [], []
     for campaign in tracker.store.campaigns():
         try:
-            jobs = tracker.refresh_jobs(campaign)
-        except (BatchError, ConfigError) as error:  # show the other campaigns
+            if any(map(may_change, tracker.store.jobs(campaign.id))):
+                tracker.update(campaign)
+        except TreehammerError as error:  # show the other campaigns
             remarks.append(f"{campaign.id} may have changed since the last status: {error}")
-            jobs = tracker.store.jobs(campaign.id)
         remarks += tracker.upload_campaign(campaign)
-        states = Counter(job.state for job in jobs)
         total = tracker.compute_progress(campaign).total
         rows.append(
             {
                 "id": campaign.id,
                 "name": campaign.name,
-                "jobs": {s.value: states[s.value] for s in JobState if states[s.value]},
+                "jobs": {s.value: total.jobs[s.value] for s in JobState if total.jobs[s.value]},
                 "planned": campaign.planned_measurements,
                 "collected": total.measured,
                 "failed": total.failed,

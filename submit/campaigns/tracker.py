@@ -116,7 +116,7 @@ class CampaignTracker:
         # Checked before the query: a submission that ends in between has queued its jobs by then.
         may_be_queued = self._may_be_queued(campaign)
         jobs = {job: job for job in self.store.jobs(campaign.id)}
-        open_jobs = {job.id: job for job in filter(_may_change, jobs)}
+        open_jobs = {job.id: job for job in filter(may_change, jobs)}
         if not open_jobs:
             return jobs
         stored = {(a.job_id, a.number): a for a in self.store.attempts(open_jobs)}
@@ -182,7 +182,7 @@ class CampaignTracker:
 
     def describe_obstacles(self, campaign: CampaignRow) -> list[str]:
         """List problems for the user: rejected files, silent batch systems, reasons for waiting."""
-        open_jobs = [job for job in self.store.jobs(campaign.id) if _may_change(job)]
+        open_jobs = [job for job in self.store.jobs(campaign.id) if may_change(job)]
         unqueued = describe_unqueued_jobs(campaign, open_jobs)
         lines = [*self._rejections, *filter(None, [unqueued])]
         for name, group in group_by_batch_system(open_jobs):
@@ -204,7 +204,7 @@ class CampaignTracker:
         running = [
             job
             for job in self.store.jobs(campaign.id)
-            if _may_change(job) and job.state == JobState.RUNNING.value
+            if may_change(job) and job.state == JobState.RUNNING.value
         ]
         for name, group in group_by_batch_system(running):
             with suppress(BatchError):  # others may answer
@@ -354,7 +354,7 @@ def describe_unqueued_jobs(campaign: CampaignRow, jobs: Iterable[JobRow]) -> str
     return f"{count} {were} never queued; to queue them: treehammer resume {campaign.id}"
 
 
-def _may_change(job: JobRow) -> bool:
+def may_change(job: JobRow) -> bool:
     """Return whether the batch system may know a newer state of a job than the store."""
     return not (job.is_external or (job.batch_id and JobState(job.state).is_final))
 

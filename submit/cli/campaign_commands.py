@@ -65,7 +65,7 @@ def status(
 ) -> CommandOutput:
     """Show all campaigns, or the progress of one (its id, name, a prefix, or 'last').
 
-    New measurements of that campaign are stored in the database, as with 'collect'. The exit code
+    New measurements are stored in the database, as with 'collect'. With a campaign the exit code
     is 1 if one of its measurements failed, is implausible or was lost.
 
     Example: treehammer status last --follow

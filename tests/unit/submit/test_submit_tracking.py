@@ -13,13 +13,13 @@ from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_statu
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
-from treehammer.errors import BatchError
+from treehammer.errors import BatchError, StoreError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
-from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns import campaign_polling, submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
 from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
 
@@ -87,6 +87,28 @@ def test_job_is_final_only_with_its_records(
     monkeypatch.setattr(scene.store, "add", add_after_resumption)
     jobs = scene.tracker.update(scene.campaign).total.jobs
     assert jobs == {"queued": 1, "done": 1}
+
+
+def test_list_of_campaigns_stores_records_with_final_states(
+    scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job in (0, 1):
+        scene.write_record(job, 1)
+        scene.batch.set_status(f"b.{job + 1}", JobState.DONE, make_attempt_status(JobState.DONE))
+    tracker = scene.tracker
+
+    def refuse(_records: object) -> AddResult:
+        raise StoreError("there is no room left to write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.store, "add", refuse)
+        ((row,), (remark,)) = campaign_polling.list_campaigns(tracker)
+    assert "may have changed since the last status: there is no room left" in remark
+    assert (row["jobs"], row["collected"]) == ({"queued": 2}, 0)
+    ((row,), remarks) = campaign_polling.list_campaigns(tracker)
+    assert (row["jobs"], row["collected"], remarks) == ({"done": 2}, 2, [])
+    monkeypatch.setattr(tracker, "update", None)
+    assert campaign_polling.list_campaigns(tracker) == ([row], []), "no job is open"
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
