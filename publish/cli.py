@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.errors import ExitCode, NothingToDoError, require_packages
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
@@ -62,6 +62,7 @@ def publish(settings: Settings, /, folder: Path, check: bool, **options: Any) ->
              treehammer publish site/ --campaign 6.40.00 --campaign 6.40.02
              treehammer publish site/ --check
     """
+    require_packages("prometheus_client")
     from treehammer.publish.publication import PublicationRequest, publish_site
     from treehammer.publish.site_check import PublishedSite
 
@@ -70,8 +71,7 @@ def publish(settings: Settings, /, folder: Path, check: bool, **options: Any) ->
     with on_interrupt(f"{folder} is as it was"):
         publication = publish_site(settings, PublicationRequest(folder, **options), progress_bar)
     site = publication.site
-    manifest = site.manifest
-    left_out = [name for name in ("hosts", "people") if not manifest[f"has_{name}"]]
+    left_out = [name for name in ("hosts", "people") if not site.manifest[f"has_{name}"]]
     summary = (
         f"{folder}: {pluralize(len(publication.pages), 'page')} of "
         f"{pluralize(publication.campaigns, 'campaign')}, {site.size / 1e6:.1f} MB"

@@ -155,8 +155,7 @@ SCRIPT = """
 import sys
 from treehammer import cli
 hidden, sys.argv = sys.argv[1], ["treehammer", *sys.argv[2:]]
-if hidden:
-    sys.modules[hidden] = None
+sys.modules |= dict.fromkeys(filter(None, hidden.split(",")))
 try:
     cli.main()
 finally:
@@ -181,12 +180,23 @@ def test_status_imports_only_required_modules(tmp_path: Path) -> None:
     assert not loaded & (heavy | set(EXTRA_OF_MODULE))
 
 
-def test_missing_extra_is_named(tmp_path: Path) -> None:
-    done = run_without(tmp_path, "pyarrow", "export", "results.csv")
+@pytest.mark.parametrize(
+    ("hidden", "words", "named"),
+    [
+        ("pyarrow", ("export", "results.csv"), "pyarrow; run: pip install 'treehammer[export]'"),
+        (
+            "starlette,prometheus_client",
+            ("publish", "site"),
+            "prometheus_client; run: pip install 'treehammer[service]'",
+        ),
+    ],
+)
+def test_missing_extra_is_named(
+    tmp_path: Path, hidden: str, words: tuple[str, ...], named: str
+) -> None:
+    done = run_without(tmp_path, hidden, *words)
     assert done.returncode == 2, done.stderr
-    message = (
-        "treehammer: Python packages are missing: pyarrow; run: pip install 'treehammer[export]'\n"
-    )
+    message = f"treehammer: Python packages are missing: {named}\n"
     assert done.stderr.startswith(message)
 
 
