@@ -16,7 +16,14 @@ from treehammer.collectors.job_spec import MAX_BANDWIDTH_MBIT, MAX_LATENCY_MS
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.tables import TableColumn
-from treehammer.terminal import CommandOutput, PathType, on_interrupt, prints_rows, progress_bar
+from treehammer.terminal import (
+    CommandOutput,
+    NumberRange,
+    PathType,
+    on_interrupt,
+    prints_rows,
+    progress_bar,
+)
 from treehammer.testbed.workspace import (
     DEFAULT_RELEASES,
     MAX_SITES,
@@ -238,7 +245,7 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, newest: bool, 
 @click.option(
     "--rate",
     "rate_mbit",
-    type=click.FloatRange(0, MAX_BANDWIDTH_MBIT),
+    type=NumberRange(0, MAX_BANDWIDTH_MBIT),
     metavar="MBIT",
     help="Megabits per second in each direction; 0 for no limit.",
 )

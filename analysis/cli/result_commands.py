@@ -15,7 +15,14 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import DataTable, TableColumn
-from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, on_interrupt, prints_rows
+from treehammer.terminal import (
+    CAMPAIGN,
+    SITE,
+    CommandOutput,
+    NumberRange,
+    on_interrupt,
+    prints_rows,
+)
 from treehammer.text_formatting import format_share, split_list
 from treehammer.verticals import import_parts
 
@@ -38,7 +45,7 @@ _where_option = click.option(
 )
 delta_option = click.option(
     "--delta",
-    type=float,
+    type=NumberRange(min=0),
     default=DEFAULT_DELTA,
     show_default=True,
     help="Effects within this count as none; in ln, so 0.02 is about 2 %.",

@@ -22,12 +22,10 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 def is_loopback(host: str) -> bool:
     """Return whether an address or name belongs to this machine only."""
-    if host == "localhost":
-        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"
 
 
 def is_allowed_address(address: Any) -> bool:
@@ -90,12 +88,9 @@ def integer_parser(maximum: int | None = None) -> SettingParser:
     limit = f"from 1 to {maximum}" if maximum else "of at least 1"
 
     def parse(raw: RawValue) -> int:
-        try:
-            number = int(raw.value)
-        except (TypeError, ValueError, OverflowError):
-            number = 0
-        exact = not isinstance(raw.value, bool) and str(number) == str(raw.value).strip()
-        if not exact or number < 1 or (maximum and number > maximum):
+        text = str(raw.value).strip()
+        number = int(text) if re.fullmatch(r"[1-9][0-9]{,18}", text) else 0
+        if not number or (maximum and number > maximum):
             raise raw.error(f"a whole number {limit}")
         return number
 
@@ -104,9 +99,8 @@ def integer_parser(maximum: int | None = None) -> SettingParser:
 
 def parse_boolean(raw: RawValue) -> bool:
     """Parse true or false."""
-    value = raw.value
-    parsed = value if isinstance(value, bool) else _BOOLEANS.get(str(value).strip().lower())
-    if parsed is None or not isinstance(value, bool | str):
+    parsed = _BOOLEANS.get(str(raw.value).strip().lower())
+    if parsed is None or not isinstance(raw.value, bool | str):
         raise raw.error("true or false")
     return parsed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import os
 import sys
 import time
@@ -130,7 +131,7 @@ def prints_rows(
         ) -> int:
             names = split_list(column_names)
             if columns and not keys:
-                _require_columns(names, [column.key for column in columns])
+                _COLUMN.require(names, [column.key for column in columns], "--columns")
             if as_json and as_csv:
                 raise click.UsageError("--json and --csv are mutually exclusive.")
             form = JSON if as_json else CSV if as_csv else TABLE
@@ -247,18 +248,11 @@ def _print_selected(
     by_key = {key: TableColumn(key, key) for row in rows for key in row}
     by_key |= {column.key: column for column in columns if not column.hidden}
     if rows:
-        _require_columns(choice.names, by_key)
+        _COLUMN.require(choice.names, by_key, "--columns")
     if choice.form != TABLE:
         rows = [{name: row.get(name) for name in choice.names} for row in rows]
     selected = [by_key.get(name, TableColumn(name, name)) for name in choice.names]
     print_rows(rows, selected, form=choice.form)
-
-
-def _require_columns(names: Iterable[str], keys: Collection[str]) -> None:
-    for name in names:
-        if name not in keys:
-            hint = f"{suggest_word(name, keys)}Columns: {', '.join(keys)}."
-            raise ConfigError(f"no column {name!r}", where="--columns", hint=hint)
 
 
 class NameType(click.types.StringParamType):
@@ -315,6 +309,7 @@ SITE = NameType("site", "submit.sites.site_registry:load_sites")
 CAMPAIGN = NameType("campaign", "sql.read.campaign_queries:list_campaign_names")
 DATASET = NameType("dataset", "datasets.catalogues.folder_catalogue:list_dataset_names")
 TEST = NameType("test", "hctests.pinned_tests:list_test_names")
+_COLUMN = NameType("column", "")
 
 
 class PathType(click.Path):
@@ -328,6 +323,17 @@ class PathType(click.Path):
         if value == "":
             self.fail("name a file or folder; this is empty.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class NumberRange(click.FloatRange):
+    """Number in a range, where Click also takes NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse NaN, which compares with no end of the range."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 class _ParsedType(click.types.StringParamType):

@@ -18,6 +18,7 @@ from treehammer.terminal import (
     CAMPAIGN,
     SITE,
     CommandOutput,
+    NumberRange,
     on_interrupt,
     print_hint,
     print_remarks,
@@ -208,7 +209,7 @@ def resume(
 @click.option(
     "--older-than",
     "days",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     metavar="DAYS",
     help="Also purge all ended campaigns that were submitted at least so long ago.",
 )

@@ -15,6 +15,7 @@ from treehammer.terminal import (
     NAMES,
     TABLE,
     CommandOutput,
+    NumberRange,
     on_interrupt,
     output_form,
     prints_rows,
@@ -63,7 +64,7 @@ _COLUMNS = (
 )
 @click.option(
     "--cache-mb",
-    type=click.FloatRange(0, 100_000),
+    type=NumberRange(0, 100_000),
     default=30.0,
     show_default=True,
     help="MB of TTreeCache; 0 for none.",

@@ -17,6 +17,7 @@ from treehammer.terminal import (
     SITE,
     TEST,
     CommandOutput,
+    NumberRange,
     on_interrupt,
     print_notes,
     prints_rows,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--certainty",
-    type=click.FloatRange(0.5, 0.999),
+    type=NumberRange(0.5, 0.999),
     default=DEFAULT_CERTAINTY,
     show_default=True,
     help="Probability at which the search ends.",
@@ -123,15 +124,14 @@ def bisect(
              treehammer bisect v1.0 main mylib/ --repository ../mylib --build make
              treehammer bisect 5.1.2 5.3.0 uproot-read -P format=ttree --over pypi:uproot
     """
-    from treehammer.watch.bisection import bisection_report
+    from treehammer.watch.bisection import bisection_report, bisection_state
     from treehammer.watch.bisection.bisection_run import BisectionRun
     from treehammer.watch.bisection.bisection_search import SearchOutcome
-    from treehammer.watch.bisection.bisection_state import BisectionState, load_state
 
     if resume:
-        state = load_state(settings, resume)
+        state = bisection_state.load_state(settings, resume)
     else:
-        state = BisectionState.start(_make_question(settings, **question))
+        state = bisection_state.BisectionState.start(_make_question(settings, **question))
     print_notes(bisection_report.describe_start(state))
     run = BisectionRun(
         state,

@@ -30,6 +30,7 @@ from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     SITE,
     CommandOutput,
+    NumberRange,
     PathType,
     TextTable,
     make_bar_columns,
@@ -94,7 +95,9 @@ def test_chosen_columns_are_printed_in_order() -> None:
     ]
     assert "site, jobs" in run_command([], "--help").output
     error = run_command([], "--columns", "sit").exception
-    assert str(error) == ("--columns: no column 'sit'\n  Did you mean 'site'? Columns: site, jobs.")
+    assert (
+        str(error) == "--columns: unknown column 'sit'\n  Did you mean 'site'? Known: jobs, site."
+    )
 
 
 def test_lines_go_where_programs_do_not_read_them() -> None:
@@ -162,9 +165,13 @@ def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown site 'SITE_X'") as error:
         SITE.require(["SITE_A", "SITE_X"], {"SITE_A", "SITE_B"}, "--site")
     assert error.value.hint == "Did you mean 'SITE_B'? Known: SITE_A, SITE_B."
-    for kind, noun in ((SITE, "site"), (PathType(), "file or folder")):
-        with pytest.raises(click.BadParameter, match=f"name a {noun}; this is empty"):
-            kind.convert("", click.Option(["--site"]), None)
+    for kind, value, message in (
+        (SITE, "", "name a site; this is empty"),
+        (PathType(), "", "name a file or folder; this is empty"),
+        (NumberRange(0, 9), "NaN", "'NaN' is not a number"),
+    ):
+        with pytest.raises(click.BadParameter, match=message):
+            kind.convert(value, click.Option(["--site"]), None)
 
 
 def test_short_values_are_not_wrapped(
