@@ -271,7 +271,7 @@ def _explain_missing(row: JobRow, last: AttemptRow | None) -> str:
 def _outcome_query(campaign_id: str) -> sa.Select[Any]:
     """Select job, site, outcome, whether superseded, and the number of measurements."""
     site = measurement_sql.catalogue_column("site")
-    superseded = sa.case((_is_left_out(), 1), else_=0).label("superseded")
+    superseded = sa.case((is_left_out(), 1), else_=0).label("superseded")
     rows = (
         measurement_sql.select_columns(("job_id", "site"))
         .with_only_columns(
@@ -346,7 +346,7 @@ def count_left_out(
     )
     queries = (
         selected.where(columns.failure_class.in_(INTERRUPTED_CLASSES)),
-        selected.where(columns.job_id.in_(repeated.union(unfinished)), completed, _is_left_out()),
+        selected.where(columns.job_id.in_(repeated.union(unfinished)), completed, is_left_out()),
     )
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for query in queries:
@@ -355,7 +355,7 @@ def count_left_out(
     return counts
 
 
-def _is_left_out() -> sa.ColumnElement[bool]:
+def is_left_out() -> sa.ColumnElement[bool]:
     """Return whether a later attempt recorded the execution, or will repeat its failure."""
     ended = sa.and_(attempt.c.number == measurement.c.attempt, attempt.c.state.not_in(OPEN_STATES))
     will_be_repeated = (

@@ -23,7 +23,7 @@ from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outc
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.database_engine import Row, load_by_ids, load_rows
-from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.read.campaign_counts import CampaignCount, is_left_out
 from treehammer.sql.read.overview_queries import CampaignState, load_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 
@@ -358,7 +358,7 @@ def _count_transient(connection: Connection, campaign_id: str) -> dict[tuple[str
         measurement.c.campaign_id == campaign_id,
         measurement.c.failure_class.is_not(None),
         measurement.c.failure_transient == sa.true(),
-        sa.not_(is_superseded()),
+        sa.not_(is_left_out()),
     )
     rows = connection.execute(query.add_columns(sa.func.count()).group_by(*by))
     return {(failure, site or ""): int(number) for site, failure, number in rows}
@@ -446,7 +446,7 @@ def _load_job_outcomes(
     query = query.where(
         measurement.c.campaign_id == campaign_id,
         measurement.c.job_id.in_(jobs),
-        sa.not_(is_superseded()),
+        sa.not_(is_left_out()),
     )
     outcomes_by_job: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
     for job_id, outcome, number, example in connection.execute(query.group_by(*by)):

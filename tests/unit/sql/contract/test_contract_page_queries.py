@@ -159,6 +159,7 @@ def test_job_failures_ordered_by_frequency(filled: Store) -> None:
     common: dict[str, Any] = {"campaign_id": "new", "site": "A"}
     lacking: dict[str, Any] = {"failure_class": "stage-in", "failure_kind": "not-supported"}
     why: dict[str, Any] = {"plausible": False, "implausible_reasons": "efficiency above the cores"}
+    filled.set_attempts([replace(build_attempt("a2", 1), state="running")])
     filled.add(
         [
             *(make_measurement("a1", round_, **common, **why) for round_ in (4, 5)),
@@ -400,6 +401,9 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     assert total.outstanding == 1
     (state,) = overview_queries.load_campaign_states(store, ["c"])
     assert state.outcomes == {Outcome.GOOD: 5, Outcome.FAILED: 1}
+    lines, _ = campaign_queries.list_job_summaries(store, "c", {}, 0, 10)
+    failures = {line.job.id: line.failures for line in lines if line.failures}
+    assert failures == {"broken": {"open": 1}, "lost": {"evicted": 1}}
     assert len(campaign_queries.list_failure_messages(store, "c")) == 3
     assert len(overview_queries.list_bad_measurements(store, "A", 20260301)) == 3
     for raw in (False, True):
