@@ -28,6 +28,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.program_output import create_private_file
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.write.store import Store
+from treehammer.web import display_formats
 
 #: Texts that pages must show unchanged as text.
 HOSTILE_TEXTS = (
@@ -61,7 +62,7 @@ def _build_content() -> bytes:
 
 def fill_store(store: Store) -> None:
     """Add the content to an empty store."""
-    store.add(build_measurements(datetime.now(UTC).date()))
+    store.add(build_measurements(display_formats.today()))
     _add_campaigns(store)
     store.replace_comparison("comparison", [], list(_build_verdicts()))
     if find_spec("watched_world"):  # the watch is there

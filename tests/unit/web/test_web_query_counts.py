@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.verticals import has_vertical
+from treehammer.web.display_formats import today
 from treehammer.web.pages import comparison_list_page, effect_tables, load_pages
 
 DAY = datetime.now(UTC).date().isoformat()
@@ -68,7 +69,7 @@ def _filled(folder: Path, copies: int) -> Iterator[ServiceThread]:
     with Store.open(url) as store:
         store.add(make_measurement("o1", round_, campaign_id="over") for round_ in (1, 2))
         for copy in range(copies):
-            measurements = build_measurements(datetime.now(UTC).date())
+            measurements = build_measurements(today())
             store.add(
                 replace(item, values={**item.values, "measurement_id": f"{copy}-{number}"})
                 for number, item in enumerate(measurements)
