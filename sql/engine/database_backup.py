@@ -150,9 +150,11 @@ def _recover_sqlite(url: URL, target: Path, file: Path) -> Path | None:
     ):
         _lock_file(connection, target)
         replaced = name_backup(target, "replaced")
-        os.close(create_private_file(replaced))
-        with closing(sqlite3.connect(replaced)) as copy:
-            connection.backup(copy)
+        with replace_file(replaced) as draft:
+            os.close(create_private_file(draft))
+            with closing(sqlite3.connect(draft)) as copy:
+                copy.execute("PRAGMA journal_mode=OFF").close()
+                connection.backup(copy)
         # SQLite's own transaction replaces the pages: neither a kill nor the log of a service that
         # died can mix old and new ones.
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source:

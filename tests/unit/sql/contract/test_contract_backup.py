@@ -70,15 +70,19 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("sqlite")
-def test_full_disk_of_the_backup_is_named(url: str, tmp_path: Path) -> None:
-    add_measurements(url, 1, "early")
-    with mounted_small_disk(tmp_path / "disk", 1) as disk:
-        disk.fill_disk(leave=100_000)
-        backup = disk.folder / "results.backup"
+def test_full_disk_is_named_and_keeps_no_part_of_a_backup(url: str, tmp_path: Path) -> None:
+    with Store.open(url) as store:  # more than SQLite keeps in memory
+        store.add(make_measurement(str(n), log_excerpt=f"{n:03}" * 9000) for n in range(100))
+    with mounted_small_disk(tmp_path / "disk", 5) as disk:
+        database, second = disk.folder / "results.db", disk.folder / "second.db"
+        back_up_database(url, database)
         with pytest.raises(StoreError, match="no room left") as refusal:
-            back_up_database(url, backup)
-        assert refusal.value.where == str(backup)
-        assert [*disk.folder.iterdir()] == [disk.filler], "nothing of the draft remains"
+            back_up_database(url, second)
+        assert refusal.value.where == str(second)
+        with pytest.raises(StoreError, match="no room left"):
+            recover_database(f"sqlite:///{database}", Path(url.removeprefix("sqlite:///")))
+        assert [*disk.folder.iterdir()] == [database], "nothing of a draft remains"
+        assert check_database(f"sqlite:///{database}")["measurement"] == 100
 
 
 def test_database_in_use_is_not_recovered(url: str, tmp_path: Path) -> None:
