@@ -131,7 +131,9 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
         for label in ("payload", *_ACCESS)
         for kind, cause in zip(FORCED_KINDS, (MEMORY, _WALL_LIMIT, DISK, _NETWORK), strict=True)
     },
-    # The kit refuses files that are the same at every door.
+    # The kit refuses files that are the same at every door, and tests that select none of their branches.
+    ("open", "branch"): DATASET,
+    ("open", "branch-list"): _TEST,
     ("payload", "branches"): DATASET,
     ("payload", "files"): DATASET,
     ("software-setup", "cpu-limit"): TIME,
@@ -145,10 +147,8 @@ def find_cause_by_words(
 ) -> FailureCause | None:
     """Find the cause that words state, by default those of a batch system; None without any."""
     statement = _NAMES.sub("", message)
-    for words, cause in causes:
-        if re.search(words, statement, re.IGNORECASE):
-            return cause
-    return None
+    matches = (cause for words, cause in causes if re.search(words, statement, re.IGNORECASE))
+    return next(matches, None)
 
 
 @lru_cache(maxsize=10_000)

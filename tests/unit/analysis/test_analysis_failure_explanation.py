@@ -390,7 +390,8 @@ def hold(code: str, cause: str) -> str:
     [
         ("open/file", "[ERROR] Operation expired: connection timed out", "network"),
         ("open/file", "no such file", "door"),
-        ("open/branch", "no branch 'network_resets'", "door"),
+        ("open/branch", "no branch 'network_resets'", "dataset"),
+        ("open/branch-list", "disk.txt cannot be read", "payload"),
         ("open/file", "cannot open root://network.example//refused (TFile::Open: [3011] gone)", "door"),
         ("stage-in/copy", "No space left on device", "disk"),
         ("stage-in/copy", "root://a//quota/reset.root cannot be copied: [3011] no such file", "door"),
