@@ -40,7 +40,7 @@ OPEN = """
     with open(os.environ["TREEHAMMER_RESULT"], "w") as result:
         result.write('{"format": 1}')
 """
-#: Opens the file, and reads it once the token has expired, if it expires soon.
+#: Opens the file once it may, and reads it once the token has expired, if it expires soon.
 READ_PAST_EXPIRY = """
     import base64, json, os, sys, time
     import ROOT
@@ -53,9 +53,12 @@ READ_PAST_EXPIRY = """
     def count(file):
         return sum(entry.n for entry in file.Get("events"))
 
+    open("ready", "w").close()
+    while not os.path.exists("../../token written"):
+        time.sleep(0.05)
     end = expiry()
     url = os.environ["TREEHAMMER_URL"]
-    opened = ROOT.TFile.Open(url)  # right after the start; the server decides now
+    opened = ROOT.TFile.Open(url)  # the server decides now
     open("opened", "w").close()
     while time.time() < end + 1 < time.time() + 60:
         time.sleep(0.05)
@@ -230,14 +233,21 @@ def test_bundle_of_authorities_suffices(
 def test_renewed_token_is_used_by_the_next_execution(
     bench: Any, secure: SecureDoors, make_read: Callable[..., Any], tmp_path: Path
 ) -> None:
-    token = secure.write_token(tmp_path / "token", lifetime_s=12)
+    token = secure.write_token(tmp_path / "token", "storage.read:/elsewhere")
     bench.write_job(READ_PAST_EXPIRY, make_read(1), make_read(2))
     with subprocess.Popen(
         bench.command(), cwd=bench.folder, env={**os.environ, **secure.environment(token)}
     ) as process:
-        marker = bench.folder / "work" / "1-1" / "opened"
-        wait_until(lambda: marker.exists() or process.poll() is not None, "the file is open")
+
+        def wait_for(name: str) -> None:
+            marker = bench.folder / "work" / "1-1" / name
+            wait_until(lambda: marker.exists() or process.poll() is not None, name)
+
+        wait_for("ready")
+        secure.write_token(token, lifetime_s=12)
+        (bench.folder / "token written").touch()
+        wait_for("opened")
         secure.write_token(token, lifetime_s=900)
-        process.wait(timeout=120)
+        process.wait(timeout=600)
     ran = bench.read_result(process.returncode)
     assert list_failures(ran) == [("", "")] * 2
