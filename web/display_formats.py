@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS, diagnose_efficiency
@@ -25,6 +27,7 @@ day_number = day_numbers.day_to_number
 #: Significant digits of the largest number.
 _MAX_DIGITS = 4
 TIME_TABLE = "time"
+_UNIT_SPACE = re.compile(r" (?<=\d )(?=%|(?:[mµ]?s|min|h|d|[kMGT]?(?:B|bit|Hz))\b)")
 
 
 def today() -> date:
@@ -34,8 +37,7 @@ def today() -> date:
 
 def day_from_number(number: int) -> date:
     """Convert a database day number; impossible dates become ``date.max``."""
-    day = day_numbers.number_to_day(number)
-    return date.max if day is None else day
+    return day_numbers.number_to_day(number) or date.max
 
 
 def midnight_us(day: date) -> int:
@@ -135,6 +137,11 @@ def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> Eff
     return EfficiencyExplanation(diagnosis.describe(subject) if diagnosis else (), table)
 
 
+def keep_units(content: object) -> Markup:
+    """Render content of a page so that no line ends between a number and its unit."""
+    return Markup(_UNIT_SPACE.sub("\N{NO-BREAK SPACE}", escape(content)))  # noqa: S704
+
+
 @cache
 def build_environment(**filters: Callable[..., Any]) -> Environment:
     """Create an environment with autoescaping and strict undefined variables.
@@ -151,7 +158,16 @@ def build_environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"default": vars}  # of dataclasses
-    environment.filters.update({**TEMPLATE_FILTERS, **filters})
+    environment.filters |= {
+        "kind": lambda section: type(section).__name__,
+        "time": format_time,
+        "counted": pluralize,
+        "keep_units": keep_units,
+        "column_title": title_column,
+        "column_head": head_column,
+        "axis_head": head_axis,
+        **filters,
+    }
     return environment
 
 
@@ -159,14 +175,3 @@ def format_time(us: int) -> str:
     """Format microseconds since 1970 as ``2026-03-01 12:30 UTC``."""
     # Integer division: as a float, the last microsecond of the year 9999 overflows.
     return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-#: Filters available in templates.
-TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
-    "kind": lambda section: type(section).__name__,
-    "time": format_time,
-    "counted": pluralize,
-    "column_title": title_column,
-    "column_head": head_column,
-    "axis_head": head_axis,
-}

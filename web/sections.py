@@ -115,7 +115,7 @@ class Downloads:
             )
             for title in ("CSV", "JSON")
         )
-        return _render("span", join_inline([csv, " ", json]), {"class": "downloads"})
+        return _render("span", Paragraph(csv, " ", json), {"class": "downloads"})
 
 
 Inline = str | Link | Badge | Styled | Code | Strong | Downloads
@@ -127,11 +127,6 @@ def end_sentence(text: str) -> str:
     text = text.strip()
     first = text[:1].upper() if text.split(" ")[0].isalpha() else text[:1]
     return f"{first}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
-
-
-def join_inline(parts: Iterable[Inline]) -> Markup:
-    """Render parts of a text one after the other."""
-    return Markup("").join(escape(part) for part in parts)
 
 
 def separate(parts: Iterable[Part], separator: str) -> list[Part | str]:
@@ -147,7 +142,7 @@ class Paragraph:
 
     def __html__(self) -> str:
         """Render the parts."""
-        return join_inline(self.parts)
+        return Markup("").join(map(escape, self.parts))
 
     def __bool__(self) -> bool:
         return any(self.parts)

@@ -110,8 +110,9 @@ class ServiceThread:
         return self.client.get(path, headers={"Authorization": f"Bearer {token}"} if token else {})
 
     def load_page(self, address: str) -> str:
-        """Load a page as a browser does."""
-        return self._get_successfully(address, {"Accept": "text/html,*/*"}).text
+        """Load a page as a browser does, with plain spaces."""
+        page = self._get_successfully(address, {"Accept": "text/html,*/*"}).text
+        return page.replace("\N{NO-BREAK SPACE}", " ")
 
     def read(self, address: str, status: int = 200) -> PageContents:
         """Load a page as a browser does, and read its contents."""

@@ -17,7 +17,12 @@ from treehammer.hctests.definition.model import Scalar
 from treehammer.tables import DataTable, LazyRows, TableColumn
 from treehammer.text_formatting import format_significant, write_minus
 from treehammer.web.arranged_table import TableArrangement
-from treehammer.web.display_formats import aligned_format, format_per_cent, format_seconds
+from treehammer.web.display_formats import (
+    aligned_format,
+    format_per_cent,
+    format_seconds,
+    keep_units,
+)
 from treehammer.web.labels import head_axis, head_column, label_variants
 
 
@@ -65,6 +70,11 @@ def test_decimals_are_aligned() -> None:
 )
 def test_seconds_never_have_exponents(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_lines_do_not_end_between_numbers_and_units() -> None:
+    text = keep_units("4.1 % of 20 ms & 3 MB/s of 5 sites, 2 h")
+    assert text == "4.1\xa0% of 20\xa0ms &amp; 3\xa0MB/s of 5 sites, 2\xa0h"
 
 
 def test_small_losses_are_not_minus_zero() -> None:
