@@ -169,7 +169,7 @@ def test_files_of_experiments_are_measured(
 
 
 HERE = Path(__file__).parent
-PATIENCE_S = 120
+PATIENCE_S = 600
 
 
 def _start(folder: Path, spec_file: Path, **options: Any) -> subprocess.Popen[str]:

@@ -164,7 +164,7 @@ def test_dead_site_does_not_block_other_replicas(hammer: RucioUser) -> None:
         }
         assert "onnection" in rows["SITE_B"]["reason"]
         assert hammer.replica_states("not-at-b-b", code=1)["SITE_B"] != "good"
-    hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--timeout", "90s")
+    hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--timeout", "15m")
     assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 

@@ -120,10 +120,10 @@ def test_renewed_token_is_read_again(
     rucio_grid: Grid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer, path = load_rucio_issuer(rucio_grid.box), tmp_path / "token"
-    write_rucio_token(issuer, path, "hammer", 3)
     user = make_user(rucio_grid, tmp_path, TOKEN)
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(path))
     rucio = RucioClient(user.settings)
+    write_rucio_token(issuer, path, "hammer", 10)
     assert rucio.list_quotas()
     with pytest.raises(ConfigError, match="the token expired at"):
         _use_forever(rucio)
