@@ -318,7 +318,8 @@ def test_job_that_a_computing_element_does_not_start_again_is_lost(
 ) -> None:
     """An HTCondor-CE removes a job whose routed job would start twice, by default."""
     block = "on_exit_remove = false\nMy.TestbedJobRetries = False"
-    use_way(user, "REMOTE", write_template(tmp_path / "templates", block=block))
+    # Not the job's own limit, which a busy machine reaches before the removal.
+    use_way(user, "REMOTE", write_template(tmp_path / "templates", "attempts=1000", block))
     user.set_payload("true")
     user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
     last = _attempts(user)[-1]
