@@ -31,7 +31,7 @@ SCREENS = ((1400, 900), (390, 844))
 _FIND_TEXT = """pattern => {
     const expression = new RegExp(pattern), matches = [];
     for (const block of document.querySelectorAll("main :is(h1, p, li, td, th, a)")) {
-        if (!expression.test(block.textContent)) continue;
+        if (!expression.test(block.textContent.replaceAll("\\u00a0", " "))) continue;
         const range = document.createRange();
         range.selectNodeContents(block);
         const boxes = [...range.getClientRects()].filter(box => box.width > 1);
