@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import ctypes
 import json
 import os
 import shutil
@@ -138,7 +139,8 @@ def test_ordinary_users_have_the_figures_of_the_kernel() -> None:
     def read_as_nobody() -> int | None:
         if os.getuid() == 0:
             os.setuid(65534)
-        command = ["/bin/sh", "-c", "/bin/cat /etc/passwd; /bin/sleep 0.2"]
+            ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE, which a change of the user clears
+        command = ["/bin/sh", "-c", "/bin/cat /etc/passwd; /bin/sleep 0.5"]
         return run_command(command, {}, "/", is_sampled=False).count_io("rchar")
 
     assert ForkedCall(read_as_nobody).result() >= Path("/etc/passwd").stat().st_size
