@@ -221,7 +221,7 @@ def test_report_and_campaign_page_show_the_outcomes(store: Store, tmp_path: Path
         store, {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}, ratio=1.1
     )
     write_report(f"sqlite:///{tmp_path}/results.db", ["last"], tmp_path / "report.html")
-    report = (tmp_path / "report.html").read_text()
+    report = (tmp_path / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     with run_service(tmp_path, reading_open=True) as service:
         page = service.load_page("/campaigns/campaign")
         document = service.client.get("/campaigns/campaign?format=json&table=limits").json()
