@@ -242,8 +242,8 @@ class _LimitedCampaign:
         selected = " ".join(_name_value(axis, value) for axis, value in limit.where.items())
         if not base and not selected:  # absolute limits do not hold for the first commit
             base = _name_value(COMMIT_AXIS, self._axes[COMMIT_AXIS][0])
-        with_axes, beside = f" with {selected}" * bool(selected), f" beside {base}" * bool(base)
-        return f"nothing was measured{with_axes}{beside}"
+        words = ["nothing was measured", selected and f"with {selected}", base and f"beside {base}"]
+        return " ".join(filter(None, words))
 
     def _select(self, where: Mapping[str, Scalar], without: str = "") -> list[Sample]:
         conditions = [(axis, value) for axis, value in where.items() if axis != without]
