@@ -70,13 +70,18 @@ def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     assert scene.tracker.update(scene.campaign).total.measured == 2
 
 
+def end_jobs_with_records(scene: TrackingHarness) -> None:
+    """End both jobs at the batch system, with a record of each on disk."""
+    for job in (0, 1):
+        scene.write_record(job, 1)
+        scene.batch.set_status(f"b.{job + 1}", JobState.DONE, make_attempt_status(JobState.DONE))
+
+
 def test_job_is_final_only_with_its_records(
     scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page stops asking when all jobs have ended; a resumption may queue one again meanwhile."""
-    for job in (0, 1):
-        scene.write_record(job, 1)
-        scene.batch.set_status(f"b.{job + 1}", JobState.DONE, make_attempt_status(JobState.DONE))
+    end_jobs_with_records(scene)
     queued, add = scene.store.jobs(scene.campaign.id)[0], scene.store.add
 
     def add_after_resumption(measurements: Iterable[Measurement]) -> AddResult:
@@ -92,9 +97,7 @@ def test_job_is_final_only_with_its_records(
 def test_list_of_campaigns_stores_records_with_final_states(
     scene: TrackingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for job in (0, 1):
-        scene.write_record(job, 1)
-        scene.batch.set_status(f"b.{job + 1}", JobState.DONE, make_attempt_status(JobState.DONE))
+    end_jobs_with_records(scene)
     tracker = scene.tracker
 
     def refuse(_records: object) -> AddResult:

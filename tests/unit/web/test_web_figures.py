@@ -370,8 +370,8 @@ def test_phase_has_the_same_color_in_every_chart() -> None:
 
 
 def test_labels_that_would_touch_are_left_out() -> None:
-    drawn = draw_chart(make_chart(a={"loop_wall_s": 2.5e6}).specification, "svg").decode()
-    assert re.findall(r'opacity="1">([\d,]+)<', drawn)[:3] == ["0", "400,000", "800,000"]
+    picture = draw_chart(make_chart(a={"loop_wall_s": 2.5e6}).specification, "svg").decode()
+    assert re.findall(r'opacity="1">([\d,]+)<', picture)[:3] == ["0", "400,000", "800,000"]
 
 
 def test_drawing_names_bars_phases_and_unit() -> None:
