@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.outcome import FAILURE_CLASSES, Outcome
+from treehammer.collectors.record.outcome import FAILURE_CLASSES, INTERRUPTED_CLASSES, Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
@@ -65,7 +65,7 @@ class JobSummary:
         job: the job.
         last_attempt: None before the first.
         attempts: number of attempts.
-        measurements: number of its measurements.
+        measurements: number of its measurements that count.
         failures: outcome that is not good, as roll-ups name it -> measurements, the most frequent
             first.
         message: the message of one of the most frequent failures.
@@ -440,7 +440,7 @@ class _JobOutcome(NamedTuple):
 def _load_job_outcomes(
     connection: sa.Connection, campaign_id: str, jobs: Sequence[str]
 ) -> dict[str, list[_JobOutcome]]:
-    """Map each job to the outcomes of its measurements, the most frequent first."""
+    """Map each job to the outcomes of its measurements that count, the most frequent first."""
     by = (measurement.c.job_id, outcome_column())
     query = sa.select(*by, sa.func.count(), sa.func.min(measurement.c.measurement_id))
     query = query.where(
@@ -450,7 +450,8 @@ def _load_job_outcomes(
     )
     outcomes_by_job: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
     for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
-        outcomes_by_job[job_id].append(_JobOutcome(outcome, int(number), example))
+        if outcome not in INTERRUPTED_CLASSES:  # missing, as count_campaign counts them
+            outcomes_by_job[job_id].append(_JobOutcome(outcome, int(number), example))
     for of_job in outcomes_by_job.values():
         of_job.sort(key=lambda outcome: (-outcome.measurements, outcome.outcome))
     return outcomes_by_job

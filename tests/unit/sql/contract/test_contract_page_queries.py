@@ -402,8 +402,8 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     (state,) = overview_queries.load_campaign_states(store, ["c"])
     assert state.outcomes == {Outcome.GOOD: 5, Outcome.FAILED: 1}
     lines, _ = campaign_queries.list_job_summaries(store, "c", {}, 0, 10)
-    failures = {line.job.id: line.failures for line in lines if line.failures}
-    assert failures == {"broken": {"open": 1}, "lost": {"evicted": 1}}
+    assert [line.failures for line in lines if line.failures] == [{"open": 1}]
+    assert sum(line.measurements for line in lines) == total.measured
     assert len(campaign_queries.list_failure_messages(store, "c")) == 3
     assert len(overview_queries.list_bad_measurements(store, "A", 20260301)) == 3
     for raw in (False, True):
