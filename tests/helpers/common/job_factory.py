@@ -63,7 +63,7 @@ def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
 def make_job(
     *executions: ExecutionSpec,
     kind: str = "python",
-    limits: ExecutionLimits = ExecutionLimits(30.0, 0),  # noqa: B008 - frozen
+    limits: ExecutionLimits = ExecutionLimits(300.0, 0),  # noqa: B008 - frozen
     load: LoadSpec | None = None,
     **payload_changes: Any,
 ) -> JobSpec:

@@ -94,14 +94,12 @@ class SpoolHarness:
         rows = (line.split() for line in lines)
         return [(what, int(attempt), float(when)) for what, attempt, when in rows]
 
-    def wait_for_status(self, test: Callable[[], bool], seconds: float = 30) -> None:
-        wait_until(test, f"not true after {seconds} s", seconds)
+    def wait_for_status(self, test: Callable[[], bool]) -> None:
+        wait_until(test, "the expected status of jobs and runner")
 
-    def wait_until_final(self, batch_ids: list[str], seconds: float = 40) -> list[JobState]:
+    def wait_until_final(self, batch_ids: list[str]) -> list[JobState]:
         batch = self.make_batch()
-        self.wait_for_status(
-            lambda: all(s.state.is_final for s in batch.query(batch_ids).values()), seconds
-        )
+        self.wait_for_status(lambda: all(s.state.is_final for s in batch.query(batch_ids).values()))
         statuses = batch.query(batch_ids)
         return [statuses[batch_id].state for batch_id in batch_ids]
 

@@ -193,11 +193,11 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     )
     local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
     bench = local_user.queue
-    bench.wait_for_status(escaped.exists, 60)
+    bench.wait_for_status(escaped.exists)
     payload = int(escaped.read_text())
     (worker,) = bench.worker_pids()
     os.kill(worker, signal.SIGKILL)
-    bench.wait_for_status(lambda: not is_alive(payload), 60)
+    bench.wait_for_status(lambda: not is_alive(payload))
     local_user.invoke_command("cancel", "last")
 
 
@@ -231,17 +231,17 @@ def test_abandoned_spool_can_be_removed(spool: SpoolHarness) -> None:
     assert spool.runner_pids(), "it waits for further jobs"
     spool.make_batch().abandon()
     shutil.rmtree(spool.spool)
-    spool.wait_for_status(lambda: not spool.runner_pids(), 60)
+    spool.wait_for_status(lambda: not spool.runner_pids())
 
 
 def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", 1.0)])
-    spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])), 60)
+    spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])))
     spool.spool.rename(spool.folder / "removed")
     new_ids = spool.make_batch().submit("c2", [spool.describe_job("b")])
     assert spool.wait_until_final(list(new_ids.values())) == [JobState.DONE]
-    spool.wait_for_status(lambda: len(spool.job_times(ids["a"])) == 2, 60)
-    spool.wait_for_status(lambda: not spool.runner_pids(), 60)
+    spool.wait_for_status(lambda: len(spool.job_times(ids["a"])) == 2)
+    spool.wait_for_status(lambda: not spool.runner_pids())
 
 
 SIZE_MB = 48
@@ -295,7 +295,7 @@ def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: Sm
     tight.invoke_command("submit", str(tight.test), "-S", "repeats=2")
     bench = tight.queue
     first = sorted(tight.settings.spool_dir.glob("jobs/*/1"))[0]
-    bench.wait_for_status(lambda: once.exists() and not bench.job_pids(_id(first)), 120)
+    bench.wait_for_status(lambda: once.exists() and not bench.job_pids(_id(first)))
     disk.free_space()
     campaign = tight.last_campaign_id()
     tight.invoke_command("status", campaign, "--follow")
@@ -335,7 +335,7 @@ def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk:
     desk = LocalUser(tmp_path, database=f"sqlite:///{disk.folder / 'results.db'}")
     desk.invoke_command("submit", str(desk.test), "-S", "repeats=2")
     bench = desk.queue
-    bench.wait_until_final(bench.batch_ids(), seconds=120)
+    bench.wait_until_final(bench.batch_ids())
     disk.fill_disk()
     error = desk.invoke_command("collect").exception
     assert isinstance(error, StoreError)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from job_factory import make_execution
 from local_servers import make_authority, send_answer, serve_http, serve_tcp
+from polling import wait_until
 
 from treehammer.collectors.job_spec import ExecutionSpec, InputFile
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, ExecutionError
@@ -116,8 +117,12 @@ def test_proxy_leads_to_the_door_from_afar(distance: JobDistance) -> None:
         door = f"http://127.0.0.1:{port}/data"
         spec = make_distant_spec(f"{door}/a?b=c", latency_ms=200)
         distant = distance.apply(spec, door, values)
-        again = distance.apply(spec, door, {})
-    assert again == distant  # by the same proxy
+        assert distance.apply(spec, door, {}) == distant  # by the same proxy
+        # Neither the handshake nor a closed connection adds another round trip.
+        wait_until(
+            lambda: distance.apply(spec, door, values) and values["origin_rtt_s"] < 0.39,
+            "one round trip, once the machine is not busy",
+        )
     assert distance.has_proxies
     (file,) = distant.files
     assert distant.door_url.endswith("/data")
@@ -125,8 +130,7 @@ def test_proxy_leads_to_the_door_from_afar(distance: JobDistance) -> None:
     address = file.url.split("/")[2]
     assert address != f"127.0.0.1:{port}"
     assert values["distance_method"] == "proxy"
-    # Neither the handshake nor a closed connection adds another round trip.
-    assert 0.2 <= values["origin_rtt_s"] < 0.39
+    assert values["origin_rtt_s"] >= 0.2
     assert distance.find_server_behind(address) == f"127.0.0.1:{port}"
     assert not distance.describe_escape(spec, address)
     assert "other.example:1094" in distance.describe_escape(spec, "other.example:1094")
