@@ -74,8 +74,11 @@ class CacheCounter:
         self, infos: Mapping[str, CacheInfo], before: Mapping[str, CacheInfo], *, complete: bool
     ) -> str:
         """Describe a file without an ended new access; '' if there is none."""
-        paths = [path for path in self.paths if complete and not _is_new(path, infos, before)]
-        paths += [path for path, info in infos.items() if info.is_open]
+        paths = [path for path, info in infos.items() if info.is_open]
+        for path in self.paths if complete else ():
+            accesses = before[path].accesses if path in before else 0
+            if path not in infos or infos[path].accesses <= accesses:
+                paths.append(path)
         return f"{paths[0]} is not closed" if paths else ""
 
     def _await_infos(
@@ -118,8 +121,3 @@ class CacheCounter:
 def find_block(infos: Mapping[str, CacheInfo]) -> int:
     """Find the bytes of the largest block."""
     return max(info.block for info in infos.values())
-
-
-def _is_new(path: str, infos: Mapping[str, CacheInfo], before: Mapping[str, CacheInfo]) -> bool:
-    """Return whether a file was accessed since a state before; a new file counts from 0."""
-    return path in infos and infos[path].accesses > (before[path].accesses if path in before else 0)

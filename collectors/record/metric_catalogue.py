@@ -517,7 +517,6 @@ CATALOGUE: Tuple[Metric, ...] = tuple(
 )
 METRICS_BY_NAME: Dict[str, Metric] = {metric.name: metric for metric in CATALOGUE}
 
-IDENTITY_METRICS = tuple(metric.name for metric in CATALOGUE if metric.is_identity)
 LONG_TEXT_METRICS = tuple(metric.name for metric in CATALOGUE if metric.max_length == MAX_LONG_TEXT)
 
 

@@ -245,16 +245,9 @@ def _summarize_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
     values.update(_split_read_calls(passes, files, values["read_calls"]))
     if len(passes[0].files) == 1 and files[0].cached:
         # ROOT's ratios come without terms, so those of several files cannot be combined.
-        values.update(_summarize_cache(files))
+        for name in ("cache_efficiency", "cache_efficiency_rel"):
+            values[name] = statistics.median(getattr(file, name) for file in files)
     return values
-
-
-def _summarize_cache(files: Sequence[FileRead]) -> Dict[str, float]:
-    """Return the medians of the cache's ratios over the passes of one file."""
-    return {
-        "cache_efficiency": statistics.median(file.cache_efficiency for file in files),
-        "cache_efficiency_rel": statistics.median(file.cache_efficiency_rel for file in files),
-    }
 
 
 def _count_prefetches(passes: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:

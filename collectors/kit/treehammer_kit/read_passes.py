@@ -396,6 +396,8 @@ def describe_missing_object(reader: Any, url: str, requested: str, format_: str)
     noun, classes, _ = _FORMAT_OBJECTS[format_]
     if requested in objects:
         kind = objects[requested]
+        if kind in classes:
+            return f"{url}: the {noun} {requested!r} cannot be read: the file is damaged"
         other = next((hint for _, kinds, hint in _FORMAT_OBJECTS.values() if kind in kinds), "")
         expected = "a TTree" if format_ == TTREE else "an RNTuple of the released format"
         return f"{url}: {requested!r} is of class {kind}, not {expected}{other}"

@@ -25,7 +25,6 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import FIRST_START_US, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import (
     CATALOGUE,
-    IDENTITY_METRICS,
     INT64_LIMIT,
     METRICS_BY_NAME,
     Metric,
@@ -305,7 +304,7 @@ def values_of(metric: Metric) -> st.SearchStrategy[Any]:
     if metric.type == "text":
         limit = metric.max_length
         longest = st.sampled_from(["x", "é", "\U0001f600"]).map(lambda c: c * min(limit, 4000))
-        short = TEXT.filter(bool) if metric.name in IDENTITY_METRICS else TEXT
+        short = TEXT.filter(bool) if metric.is_identity else TEXT
         return short | (longest if metric.name in ("host", "failure_message", "job_id") else short)
     kinds: dict[str, st.SearchStrategy[Any]] = {
         "int": INT,

@@ -205,11 +205,6 @@ def summarize_idle_time(
     return extras
 
 
-def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
-    """Describe the results of each pass, which must be equal."""
-    return [f"{histograms.events} events, {histograms.summarize()}" for histograms in sums]
-
-
 def collect_notes(files: Sequence[FileSurvey], others: Sequence[str] = ()) -> Dict[str, str]:
     """Collect the peculiarities of the files, and other notes, by catalogue name."""
     notes = [note for file in files for note in file.notes] + [*others]

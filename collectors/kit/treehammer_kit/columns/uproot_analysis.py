@@ -60,7 +60,7 @@ class UprootPasses:
         for url in self._task.urls:
             file = self._open(url)
             with file.timed("loop"):
-                for events in file.iterate():
+                for events in file.iterate("loop"):
                     self._fill(events, file.columns)
             reads.append(self._close(file))
         self._finish_pass()
@@ -76,7 +76,7 @@ class UprootPasses:
         file.phases["loop"] = (0.0, 0.0, 0.0)
         self._turns_file, self._turns_number = file, number
         self._turns = StepTurns(
-            file.iterate_turns(), lambda events: self._fill(events, file.columns)
+            file.iterate("loop", in_turns=True), lambda events: self._fill(events, file.columns)
         )
         return file.entries
 
@@ -237,7 +237,7 @@ def run_uproot_task(
     pass_reads = turn_server.perform_passes(passes, task, report, turn_server.open_pipes())
     if not pass_reads:
         return
-    check_equal_passes(column_analysis.check_same_sums(passes.sums))
+    check_equal_passes([str(sums.summarize()) for sums in passes.sums])
     _report_passes(passes, pass_reads, task, report)
 
 

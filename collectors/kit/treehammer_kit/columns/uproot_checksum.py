@@ -238,7 +238,7 @@ def compute_uproot_checksum(uproot: Any, task: PayloadTask) -> Dict[str, Any]:
         leaves = [leaf for leaf in leaves if not leaf.uncovered_type]
         file.needed = list(dict.fromkeys(leaf.path[0] for leaf in leaves))
         file.check()
-        for events in file.iterate() if leaves else ():
+        for events in file.iterate("checksum") if leaves else ():
             hashes.feed(_encode_leaves(events, leaves))
         entries += file.entries
         values.setdefault("file_class", file.survey().file_class)

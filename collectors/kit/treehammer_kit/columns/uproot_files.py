@@ -53,17 +53,13 @@ class UprootFile:
     ) -> None:
         self.url = url
         self.phases: Dict[str, _Clock] = {}
-        try:
+        with self._explained("open", "file", "open"):
             with self.timed("open"):
                 self._file = uproot.open(url)
             with self.timed("get_tree"):
                 self.tree = find_tree(self._file, task.tree, self.CLASSES, self.KIND)
                 names = self._list_names()
                 self.entries = int(self.tree.num_entries)
-        except (OSError, ValueError) as error:
-            raise PayloadError(
-                "open", "file", "open", f"{url}: {error}", transient="://" in url
-            ) from error
         with self.timed("prepare"):
             names = [name for name in names if name not in task.missing_branches]
             if analysis is None:
@@ -124,6 +120,27 @@ class UprootFile:
         after = read_cpu_seconds()
         self.phases[phase] = (time.monotonic() - start, after[0] - used[0], after[1] - used[1])
 
+    def iterate(self, phase: str, *, in_turns: bool = False) -> Iterator[Any]:
+        """Iterate over the events in steps; those of turns are the same for all versions of uproot.
+
+        Raises:
+            PayloadError: the events cannot be read; it names the phase.
+        """
+        with self._explained("read", "entry", phase):
+            yield from self._iterate_turns() if in_turns else self._iterate()
+
+    @contextmanager
+    def _explained(self, failure: str, kind: str, phase: str) -> Iterator[None]:
+        """Raise an error of uproot, of any type where bytes are damaged, as a failure of the file."""
+        try:
+            yield
+        except (PayloadError, ImportError):
+            raise
+        except Exception as error:
+            message = f"{self.url}: {str(error) or type(error).__name__}"
+            is_remote = "://" in self.url
+            raise PayloadError(failure, kind, phase, message, transient=is_remote) from error
+
     # Steps that depend on the format.
 
     @property
@@ -138,12 +155,10 @@ class UprootFile:
             PayloadError: with the column and the remedy.
         """
 
-    def iterate(self) -> Iterator[Any]:
-        """Iterate over the events in steps of so much memory, as uproot chooses them."""
+    def _iterate(self) -> Iterator[Any]:
         raise NotImplementedError
 
-    def iterate_turns(self) -> Iterator[Any]:
-        """Iterate over the events in steps that are the same for all versions of uproot."""
+    def _iterate_turns(self) -> Iterator[Any]:
         raise NotImplementedError
 
     def _list_names(self) -> List[str]:
@@ -195,12 +210,10 @@ class TreeFile(UprootFile):
         """Type of each column by its name."""
         return {name: {name: str(self.tree[name].typename)} for name in self.needed}
 
-    def iterate(self) -> Iterator[Any]:
-        """Iterate over the events in steps of so much memory, as uproot chooses them."""
+    def _iterate(self) -> Iterator[Any]:
         yield from self.tree.iterate(self.needed, step_size=STEP, library="ak")
 
-    def iterate_turns(self) -> Iterator[Any]:
-        """Iterate over the events in steps that are the same for all versions of uproot."""
+    def _iterate_turns(self) -> Iterator[Any]:
         size = sum(int(self.tree[name].uncompressed_bytes) for name in self.needed)
         step = count_step_entries(self.entries, size, _TURN_STEP_BYTES)
         yield from self.tree.iterate(self.needed, step_size=step, library="ak")
@@ -223,12 +236,11 @@ class NTupleFile(UprootFile):
         """Type of each column by its name."""
         return {name: {name: str(self.fields[name].typename)} for name in self.needed}
 
-    def iterate(self) -> Iterator[Any]:
-        """Iterate over the events in steps of so much memory, as uproot chooses them."""
+    def _iterate(self) -> Iterator[Any]:
         steps = self.tree.iterate(filter_field=self._is_needed, step_size=STEP, library="ak")
         yield from map(self._rename, steps)
 
-    def iterate_turns(self) -> Iterator[Any]:
+    def _iterate_turns(self) -> Iterator[Any]:
         """Iterate over the clusters: uproot reads the whole cluster of each step."""
         for cluster in self.tree.cluster_summaries:
             first = int(cluster.num_first_entry)

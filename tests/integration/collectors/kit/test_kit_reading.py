@@ -18,6 +18,7 @@ from captured_runs import run_captured
 from treehammer.collectors.kit import treehammer_kit as kit
 from treehammer.collectors.record import metric_catalogue
 from treehammer.collectors.software import providers
+from treehammer.hctests import __file__ as hctests_file
 
 pytestmark = pytest.mark.root
 
@@ -194,6 +195,10 @@ def test_build_facts_name_the_release(cold_read: Any, release: providers.Softwar
     assert any("libTree.so" in path for path in libraries)
 
 
+UPROOT_READ = Path(hctests_file).parent / "uproot-read" / "read.py"
+ANALYSIS = {"filter": "single_0", "minimum": 5, "bins": 10, "low": 0.0, "high": 1000.0}
+
+
 # --- Failures -------------------------------------------------------------------------------------
 
 
@@ -215,6 +220,7 @@ def test_truncated_file_is_refused(
 @pytest.mark.parametrize("kind, phase", [("timed", "loop"), ("checksum", "checksum")])
 def test_damaged_basket_fails_the_read(
     release: providers.SoftwareSetup,
+    plain_python: providers.SoftwareSetup,
     tree_file: Path,
     run_payload: Run,
     tmp_path: Path,
@@ -230,6 +236,27 @@ def test_damaged_basket_fails_the_read(
     assert _failure(done) == ("read", "entry", phase)
     assert "GetEntry returned -1" in done.failure["message"]
     assert done.values["root_version"]  # earlier values are kept
+    uproot = run_payload(
+        plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS, branches="*", kind=kind
+    )
+    assert _failure(uproot) == ("read", "entry", phase)
+    assert f"{damaged}: " in uproot.failure["message"]
+
+
+def test_damaged_tree_cannot_be_opened(
+    latest_release: providers.SoftwareSetup,
+    plain_python: providers.SoftwareSetup,
+    tree_file: Path,
+    run_payload: Run,
+    tmp_path: Path,
+) -> None:
+    damaged = tmp_path / "damaged.root"
+    damaged.write_bytes(tree_file.read_bytes()[:-3000] + bytes(3000))
+    done = run_payload(latest_release, damaged)
+    assert _failure(done) == ("open", "tree", "get_tree")
+    assert "the tree 'events' cannot be read: the file is damaged" in done.failure["message"]
+    uproot = run_payload(plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS)
+    assert _failure(uproot) == ("open", "file", "open")
 
 
 @pytest.mark.parametrize(

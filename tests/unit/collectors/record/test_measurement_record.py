@@ -36,7 +36,6 @@ from treehammer.collectors.record.measurement_record import (
 )
 from treehammer.collectors.record.metric_catalogue import (
     CATALOGUE,
-    IDENTITY_METRICS,
     PASS_PHASES,
     metrics_owned_by,
 )
@@ -166,7 +165,7 @@ def test_starts_outside_of_the_years_of_measuring_are_refused(day: int) -> None:
         Measurement.from_document(document)
 
 
-@pytest.mark.parametrize("name", IDENTITY_METRICS)
+@pytest.mark.parametrize("name", [metric.name for metric in CATALOGUE if metric.is_identity])
 def test_identity_must_not_be_empty(name: str) -> None:
     values = {**make_measurement().values, name: ""}
     assert find_problems(values) == [f"{name} must not be empty"]
