@@ -102,7 +102,7 @@ _UNSUPPORTED = S3Cause(
 _CODES: Mapping[S3Cause, str] = {
     _CLOCK: "RequestTimeTooSkewed RequestExpired RequestNotReadyYet ExpiredPresignRequest",
     _EXPIRED: "ExpiredToken ExpiredTokenException TokenExpired TokenRefreshRequired InvalidToken "
-    "InvalidTokenId MalformedSecurityToken",
+    "InvalidTokenId InvalidSecurityToken MalformedSecurityToken SecurityTokenExpired",
     _UNKNOWN_KEY: "InvalidAccessKeyId InvalidAccessKey InvalidClientTokenId NoSuchAccessKey "
     "NoSuchUser UnrecognizedClientException AccessKeyDisabled",
     _SIGNATURE: "SignatureDoesNotMatch InvalidSignature InvalidSignatureException "
@@ -141,7 +141,8 @@ _CODES: Mapping[S3Cause, str] = {
     _UNSUPPORTED: "NotImplemented XNotImplemented NotSupported UnsupportedOperation "
     "MethodNotAllowed UnsupportedSignature CredentialsNotSupported",
 }
-_CAUSES_BY_CODE = {code: cause for cause, codes in _CODES.items() for code in codes.split()}
+#: Codes in lower case, in which some stores write them.
+_CAUSES_BY_CODE = {code: cause for cause, codes in _CODES.items() for code in codes.lower().split()}
 _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
     **dict.fromkeys((301, 302, 303, 307, 308), _WRONG_REGION),
     401: _SIGNATURE,
@@ -202,10 +203,10 @@ def read_error(
     """
     fields = read_fields(body)
     code = find_code(headers, fields)
-    region = fields.get("Region") or headers.get(_REGION_HEADER, "")
+    region = fields.get("region") or headers.get(_REGION_HEADER, "")
     cause = _TLS if PLAIN_HTTP.search(body) else _find_cause(status, code, region)
     behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
-    cause = _find_cause_by_message(cause, code, fields.get("Message", ""), behind_s)
+    cause = _find_cause_by_message(cause, code, fields.get("message", ""), behind_s)
     if cause in (_PERMISSION, _SIGNATURE) and not has_keys:
         cause = _NO_KEYS
     if cause is _WRONG_REGION:
@@ -219,7 +220,7 @@ def _find_cause(status: int, code: str, region: str) -> S3Cause:
     if status == 400 and not code:
         # The answer to HEAD in another region, or with an expired token.
         return _WRONG_REGION if region else _EXPIRED
-    return _CAUSES_BY_CODE.get(code) or _CAUSES_BY_STATUS.get(status, _STORE)
+    return _CAUSES_BY_CODE.get(code.lower()) or _CAUSES_BY_STATUS.get(status, _STORE)
 
 
 def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: float) -> S3Cause:
@@ -237,7 +238,7 @@ def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: fl
 
 def find_code(headers: Any, fields: Mapping[str, str]) -> str:
     """Find the code of an error; '' for an answer without."""
-    return fields.get("Code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "").strip('" ')
+    return fields.get("code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "").strip('" ')
 
 
 def read_code(headers: Any, body: bytes) -> str:
@@ -246,12 +247,13 @@ def read_code(headers: Any, body: bytes) -> str:
 
 
 def read_fields(body: bytes) -> Dict[str, str]:
-    """Read the elements of an error; empty for a body without."""
+    """Read the elements of an error, named in lower case; empty for a body without, and a web page."""
     try:
         root = parse_xml(body, is_cut=len(body) >= MAX_ERROR_BYTES)
     except XmlError:
         return {}
-    return {local_name(element): (element.text or "").strip() for element in root}
+    elements = () if local_name(root).lower() == "html" else root.iter()
+    return {local_name(element).lower(): (element.text or "").strip() for element in elements}
 
 
 def _measure_clock(headers: Any, now_s: float) -> float:
@@ -272,14 +274,11 @@ def _name_difference(behind_s: float) -> str:
 
 def _name_region(fields: Mapping[str, str], region: str) -> str:
     """Name region and address of a bucket, as far as the store states them."""
-    expected = _EXPECTED_REGION.search(fields.get("Message", ""))
+    expected = _EXPECTED_REGION.search(fields.get("message", ""))
     region = region or (expected[1] if expected else "")
-    remedy = _REGION
-    if region:
-        remedy = f"Set region = {region} {_SECTION}, or AWS_REGION."
-    endpoint = fields.get("Endpoint", "")
+    remedy = f"Set region = {region} {_SECTION}, or AWS_REGION." if region else _REGION
+    endpoint = fields.get("endpoint", "")
     if endpoint:
-        bucket = fields.get("Bucket", "")
-        host = endpoint[len(bucket) + 1 :] if endpoint.startswith(f"{bucket}.") else endpoint
+        host = endpoint.removeprefix(f"{fields.get('bucket', '')}.")
         remedy += f" The prefix needs the host {host}."
     return remedy

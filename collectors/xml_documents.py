@@ -31,7 +31,7 @@ def parse_xml(content: bytes, *, is_cut: bool = False) -> Element:
     builder = _BoundedBuilder()
     parser = XMLParser(target=builder)  # noqa: S314 - the builder refuses what is dangerous
     try:
-        parser.feed(content)
+        parser.feed(content.lstrip())  # some servers write an empty line before it
         if not is_cut:
             parser.close()
     except XmlError:

@@ -38,6 +38,7 @@ def read(
         (403, "SignatureDoesNotMatch", "refused", "aws_secret_access_key"),
         (403, "AllAccessDisabled", "refused", "store's provider"),
         (400, "ExpiredToken", "expired", "Renew"),
+        (400, "expiredtoken", "expired", "Renew"),
         (403, "InvalidObjectState", "archived", "Restore"),
         (400, "AuthorizationHeaderMalformed", "region", "region = …"),
         (301, "PermanentRedirect", "region", "region = …"),
@@ -65,6 +66,10 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     texts = ("Forbidden: No such key: GK31c2", "Forbidden: Invalid signature")
     unknown, wrong = (read(403, "AccessDenied", text).cause.remedy for text in texts)
     assert ("aws_access_key_id" in unknown, "aws_secret_access_key" in wrong) == (True, True)
+    nested = (
+        b"\n<?xml version='1.0'?><R><Errors><error><code>ExpiredToken</code></error></Errors></R>"
+    )
+    assert read_error(403, Message(), nested, has_keys=True).cause.kind == "expired"
     plain = b"Client sent an HTTP request to an HTTPS server.\n"
     assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy
 
@@ -158,7 +163,7 @@ def test_region_and_host_are_named(
 ENTITY = b"<!DOCTYPE x [<!ENTITY a 'aaaa'>]><Error><Code>&a;</Code></Error>"
 
 
-@pytest.mark.parametrize("body", [ENTITY, b"<html><body>403</body></html>", b'{"C": "x"}', b"\xff"])
+@pytest.mark.parametrize("body", [ENTITY, b"<html><code>/b</code></html>", b'{"C": "x"}', b"\xff"])
 def test_other_bodies_have_no_code(body: bytes) -> None:
     error = read_error(403, Message(), body, has_keys=True, now_s=NOW_S)
     assert (error.code, error.cause.kind) == ("", "not-permitted")
