@@ -66,9 +66,7 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     texts = ("Forbidden: No such key: GK31c2", "Forbidden: Invalid signature")
     unknown, wrong = (read(403, "AccessDenied", text).cause.remedy for text in texts)
     assert ("aws_access_key_id" in unknown, "aws_secret_access_key" in wrong) == (True, True)
-    nested = (
-        b"\n<?xml version='1.0'?><R><Errors><error><code>ExpiredToken</code></error></Errors></R>"
-    )
+    nested = b"\n<?xml version='1.0'?><R><E><error><code>ExpiredToken</code></error></E></R>"
     assert read_error(403, Message(), nested, has_keys=True).cause.kind == "expired"
     plain = b"Client sent an HTTP request to an HTTPS server.\n"
     assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy

@@ -34,8 +34,8 @@ class LineFormat:
     Attributes:
         time: begins a line; group ``second`` is read with ``clock``, group ``fraction`` (``.123``)
             is optional.
-        clock: format of ``time.strptime``, in the node's time zone unless it has ``%z``; without a year,
-            this year's or last year's.
+        clock: format of ``time.strptime``, in the node's time zone unless it has ``%z``, or UTC by
+            ``%Z``; without a year, this year's or last year's.
         begin: begins a call; groups ``request``, ``operation``, and if known ``stream``, which
             distinguishes calls of one connection, and ``size``.
         end: ends a call; groups ``request``, ``stream`` as above, and if known ``bytes``, and
@@ -70,8 +70,10 @@ class LineFormat:
         """Compile the patterns.
 
         Raises:
-            LogError: one is not a regular expression, or lacks a group.
+            LogError: one is not a regular expression, or lacks a group; the clock cannot be read.
         """
+        if parse_second(time.strftime(self.clock), self.clock) is None:
+            raise LogError(f"format.clock = {self.clock!r}: not a format of strptime to the second")
         patterns = {
             name: _compile(name, getattr(self, name))
             for name in ("time", *_ROLES)
@@ -119,8 +121,9 @@ class LogLine(NamedTuple):
         return self.groups["request"] or "", self.groups.get("stream") or ""
 
     def read_number(self, name: str) -> int:
-        """Return the number of a group; 0 without it."""
-        return int(self.groups.get(name) or 0)
+        """Return the number of a group; 0 without it, for which some servers write a dash."""
+        text = self.groups.get(name) or ""
+        return int(text) if text.isdecimal() else 0
 
 
 class LineReader:
@@ -167,25 +170,24 @@ class LineReader:
 
 def parse_second(text: str, clock: str) -> Optional[int]:
     """Return local time, or that of its zone, as seconds since 1970 UTC; None if it has another format."""
-    has_year = "%y" in clock or "%Y" in clock
     now = time.time()
     year = time.localtime(now).tm_year
     try:
-        if has_year:
+        if "%y" in clock or "%Y" in clock:
             return _count_seconds(text, clock)
+        instant = _count_seconds(f"{year} {text}", f"%Y {clock}")
         # A line of the last days of December may be read in January.
-        instants = [
-            _count_seconds(f"{number} {text}", f"%Y {clock}") for number in (year, year - 1)
-        ]
-    except (ValueError, OverflowError):
+        if instant > now + 86_400:
+            instant = _count_seconds(f"{year - 1} {text}", f"%Y {clock}")
+    except (ValueError, OverflowError, re.error):
         return None
-    return instants[0] if instants[0] <= now + 86_400 else instants[1]
+    return instant
 
 
 def _count_seconds(text: str, clock: str) -> int:
     moment = time.strptime(text, clock)
-    has_zone = "%z" in clock
-    return calendar.timegm(moment) - moment.tm_gmtoff if has_zone else int(time.mktime(moment))
+    zone_s = 0 if moment.tm_zone in ("UTC", "GMT") else moment.tm_gmtoff
+    return int(time.mktime(moment)) if zone_s is None else calendar.timegm(moment) - zone_s
 
 
 _XROOTD_CALL = r"[^\s:]+:(?P<request>\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
