@@ -8,10 +8,15 @@ from dataclasses import replace
 from enum import StrEnum
 from urllib.parse import quote
 
-from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.conclusion import ScopedT, select_headline
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.analysis.statistics.verdict import DECIDED_VERDICTS, DEFAULT_DELTA, Verdict
+from treehammer.analysis.statistics.verdict import (
+    DECIDED_VERDICTS,
+    DEFAULT_DELTA,
+    SERIES_SCOPES,
+    Verdict,
+)
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.errors import NothingToDoError, suggest_word
@@ -68,7 +73,7 @@ class CheckState(StrEnum):
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
-    #: Slower again while an earlier check of the same test and releases is open or confirmed.
+    #: Slower again, or without an answer on what was slower, while an earlier check is open or confirmed.
     KNOWN = "known"
     #: Nothing could be read with the release, and everything with the older one.
     FAILED = "failed"
@@ -154,15 +159,21 @@ def _is_counted(row: VerdictRow) -> bool:
     return natural_sort_key(row.a) < natural_sort_key(row.b) and is_whole and has_usual_delta
 
 
+def select_decisive_rows(rows: Sequence[ScopedT]) -> list[ScopedT]:
+    """Select the headline of a comparison, or the verdicts of single sites if these alone are slower."""
+    headline = select_headline(rows)
+    if any(row.verdict == Verdict.SLOWER for row in headline):
+        return headline
+    series = [row for row in rows if row.scope in SERIES_SCOPES]
+    return series if any(row.verdict == Verdict.SLOWER for row in series) else headline
+
+
 def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:
-    """Find the largest effect of each slower metric, of single sites if these alone are slower."""
+    """Find the largest effect of each slower metric."""
     effects: dict[str, float] = {}
-    for rows in (select_headline(counts), counts):
-        for row in rows:
-            if row.verdict == Verdict.SLOWER and row.largest is not None:
-                effects[row.metric] = max(effects.get(row.metric, 0.0), row.largest, key=abs)
-        if effects:
-            break
+    for row in select_decisive_rows(counts):
+        if row.verdict == Verdict.SLOWER and row.largest is not None:
+            effects[row.metric] = max(effects.get(row.metric, 0.0), row.largest, key=abs)
     return effects
 
 
@@ -172,7 +183,7 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
     It is not rerun, unlike the suspicion of a finished campaign.
     """
     first = comparison.first_verdict
-    rows = select_headline(comparison.counts)
+    rows = select_decisive_rows(comparison.counts)
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     effects = [row.largest for row in slower if row.largest is not None]
     return ReleaseCheck(
@@ -283,7 +294,9 @@ def _explain_unknown(
 def describe_check(check: ReleaseCheck) -> str:
     """Describe a check in one line, with the campaign or stored comparison that counts."""
     effect = f", up to {format_effect(check.effect)}" if check.effect is not None else ""
-    slower = f"{check.slower} of {check.compared} verdicts slower{effect}"
+    outcome = f"{check.slower} of {check.compared} verdicts slower{effect}"
+    if check.state == CheckState.FAILED:
+        outcome = "it read nothing of some work"
     source = f"campaign {check.campaign_id}" if check.campaign_id else "stored comparison"
     if check.state in (CheckState.CONFIRMED, CheckState.REFUTED):
         source = f"rerun {check.rerun_id}"
@@ -291,11 +304,7 @@ def describe_check(check: ReleaseCheck) -> str:
     releases = f"{check.b}{at_server} against {check.a}"
     if check.state == CheckState.FAILED and check.campaign_id == NO_CAMPAIGN:
         return f"{check.test_name}: {check.b} cannot be set up: {check.text}"
-    if check.state == CheckState.FAILED:
-        return (
-            f"{check.test_name}: {releases} {check.state} by {source}: it read nothing of some work"
-        )
-    return f"{check.test_name}: {releases} {check.state} by {source}: {slower}"
+    return f"{check.test_name}: {releases} {check.state} by {source}: {outcome}"
 
 
 def describe_step(check: ReleaseCheck) -> str:

@@ -13,8 +13,8 @@ state      event                                                next state
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
 (new)      work that the older one did fails always             failed: is announced
-(new)      either, while an earlier check is open or            known: neither repeated nor
-           confirmed                                            announced
+(new)      either, or other variants alone are decided, while   known: neither repeated nor
+           an earlier check is open, undecided or confirmed     announced
 suspected  patrol started the rerun                             rerunning
 rerunning  the same variant and metric is slower again          confirmed: is announced
 rerunning  all of them are the same or faster                   refuted
@@ -26,7 +26,7 @@ rerunning  neither, after three reruns                          undecided
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -35,7 +35,6 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.conclusion import select_headline
 from treehammer.analysis.comparison.verdict_text import (
     describe_place,
     format_effect,
@@ -44,7 +43,12 @@ from treehammer.analysis.comparison.verdict_text import (
 )
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.analysis.statistics.verdict import (
+    DECIDED_VERDICTS,
+    DEFAULT_DELTA,
+    ONE_SIDED_VERDICTS,
+    Verdict,
+)
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
@@ -57,6 +61,7 @@ from treehammer.watch.alarms.alarm_overview import (
     CheckState,
     describe_step,
     find_decisive,
+    select_decisive_rows,
 )
 from treehammer.watch.store.alarms import ReleaseCheckTable, hash_identity
 
@@ -150,13 +155,10 @@ def record_failed_release(
     The check of a later campaign takes the place of this one.
     """
     *earlier, release = roots
-    checks = [
-        _make_check(NO_CAMPAIGN, test_name, a, release, CheckState.FAILED, now_us)
-        for a in earlier or [""]
-    ]
-    checks = [
-        replace(check, id=hash_identity(check.id, test_name), text=message) for check in checks
-    ]
+    checks = []
+    for a in earlier or [""]:
+        check = _make_check(NO_CAMPAIGN, test_name, a, release, CheckState.FAILED, now_us)
+        checks.append(replace(check, id=hash_identity(check.id, test_name), text=message))
     ReleaseCheckTable(store).add_checks(checks)
 
 
@@ -195,8 +197,8 @@ def _check_campaign(
     for comparison in comparisons:
         sides = str(comparison.query.a), str(comparison.query.b)
         check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
-        check = _add_result(check, comparison, _find_first_state(table, check, comparison))
-        if _list_failed_rows(comparison):
+        check = _add_result(check, comparison, _find_first_state(store, check, comparison))
+        if _list_failed_rows(comparison.verdicts):
             of_b = Selection((campaign_id,), (Condition("axis_root", "=", check.b),))
             rows = store.measurements(of_b, ("failure_message",))
             messages = (str(row["failure_message"] or "") for row in rows)
@@ -206,27 +208,35 @@ def _check_campaign(
     return checks
 
 
-def _find_first_state(
-    table: ReleaseCheckTable, check: ReleaseCheck, comparison: Comparison
-) -> CheckState:
-    if comparison.regressed:
-        state = CheckState.SUSPECTED
-    elif _list_failed_rows(comparison):
-        state = CheckState.FAILED
-    else:
-        return CheckState.CLEAR
-    earlier = find_decisive(_list_same_checks(table, check))
+def _find_first_state(store: Store, check: ReleaseCheck, comparison: Comparison) -> CheckState:
+    earlier = find_decisive(_list_same_checks(ReleaseCheckTable(store), check))
+    failed = _list_failed_rows(comparison.verdicts)
+    if not failed and not comparison.regressed:
+        is_answered = earlier is None or _answers(store, earlier, comparison.verdicts)
+        return CheckState.CLEAR if is_answered else CheckState.KNOWN
+    state = CheckState.SUSPECTED if comparison.regressed else CheckState.FAILED
     if earlier is None or earlier.state not in _OPEN_STATES:
         return state
     is_other = CheckState.FAILED in (earlier.state, state) and earlier.state != state
     return state if is_other else CheckState.KNOWN
 
 
-def _list_failed_rows(comparison: Comparison) -> list[VerdictRow]:
+def _answers(store: Store, earlier: ReleaseCheck, rows: Iterable[VerdictRow]) -> bool:
+    """Return whether verdicts decide all that an earlier check found slower, or are of all that failed."""
+    before = store.verdicts(earlier.comparison_id)
+    open_rows, answers = _list_failed_rows(before), {*Verdict} - {*ONE_SIDED_VERDICTS}
+    if earlier.state != CheckState.FAILED:
+        slower = [row for row in select_decisive_rows(before) if row.verdict == Verdict.SLOWER]
+        open_rows, answers = slower, {*DECIDED_VERDICTS}
+    answered = {_identify_work(row) for row in rows if row.verdict in answers}
+    return answered.issuperset(map(_identify_work, open_rows))
+
+
+def _list_failed_rows(rows: Iterable[VerdictRow]) -> list[VerdictRow]:
     """List the rows of work that only the older side could do."""
     return [
         row
-        for row in comparison.of_series
+        for row in rows
         if row.verdict == Verdict.FAILED and row.evidence.jobs_a and not row.evidence.jobs_b
     ]
 
@@ -287,24 +297,17 @@ def _check_servers(
             )
             if not is_done:
                 selection = Selection((earlier.id, campaign_id), server.conditions)
-                results = _compare_versions(store, table, check, selection, server.axis)
+                compared = _compare_values(store, selection, server.axis, (a, b), now_us)
+                results = [
+                    _add_result(check, comparison, _find_first_state(store, check, comparison))
+                    for comparison in compared
+                    if any(Verdict(row.verdict).is_statistical for row in comparison.verdicts)
+                ]
                 is_done = bool(results)
                 checks += results
             if is_done:
                 del versions[server]
     return checks
-
-
-def _compare_versions(
-    store: Store, table: ReleaseCheckTable, check: ReleaseCheck, selection: Selection, axis: str
-) -> list[ReleaseCheck]:
-    """Compare the versions of a server; empty without verdicts."""
-    comparisons = _compare_values(store, selection, axis, (check.a, check.b), check.checked_us)
-    return [
-        _add_result(check, comparison, _find_first_state(table, check, comparison))
-        for comparison in comparisons
-        if any(Verdict(row.verdict).is_statistical for row in comparison.verdicts)
-    ]
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
@@ -356,25 +359,16 @@ def _make_check(
     return replace(check, checked_us=now_us, changed_us=now_us)
 
 
-def _select_verdict_rows(comparison: Comparison) -> Sequence[VerdictRow]:
-    """Select the headline's verdicts, or those of single sites if these alone are slower."""
-    rows: Sequence[VerdictRow] = select_headline(comparison.verdicts)
-    if comparison.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
-        return comparison.of_series
-    return rows
-
-
 def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
-    rows = _select_verdict_rows(comparison)
+    rows = select_decisive_rows(comparison.verdicts)
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
-    failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison)]
-    decided = [row for row in rows if Verdict(row.verdict).is_decided]
+    failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison.verdicts)]
     return replace(
         check,
         state=state,
         comparison_id=comparison.query.id,
-        compared=len(decided),
+        compared=sum(Verdict(row.verdict).is_decided for row in rows),
         slower=len(slower),
         effect=slower[0].effect if slower else None,
         text="\n".join([*map(_describe_row, slower), *dict.fromkeys(failed)][:MAX_LISTED]),
@@ -383,6 +377,12 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
 
 #: Identity of the series and metric of a verdict in a rerun.
 _identify_row = attrgetter("site", "comparison_key", "metric")
+
+
+def _identify_work(row: VerdictRow) -> tuple[object, ...]:
+    """Identify what a verdict is about, whatever version of the test measured it."""
+    side = row.evidence.of_b
+    return row.site, row.metric, side.get("variant"), side.get("door")
 
 
 def _describe_row(row: VerdictRow) -> str:

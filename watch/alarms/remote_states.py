@@ -6,7 +6,7 @@ import http.client
 import time
 import urllib.error
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -87,11 +87,8 @@ class RemoteService:
 
     url: str
     timeout_s: float
-    token: str = ""
+    token: str = field(default="", repr=False)
     ca_file: str = ""
-
-    def __repr__(self) -> str:
-        return f"RemoteService({self.url!r})"
 
     @classmethod
     def open(cls, settings: Settings, url: str, timeout_s: float) -> RemoteService:

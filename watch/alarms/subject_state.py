@@ -226,10 +226,8 @@ def _list_extras(subject: SubjectState) -> Sequence[str]:
             if limit is not None
         ]
         if limits:
-            value = (
-                "unknown"
-                if figure.value is None
-                else f"{_format_number(figure.value)}{figure.unit}"
-            )
+            value = "unknown"
+            if figure.value is not None:
+                value = f"{_format_number(figure.value)}{figure.unit}"
             extras.append(f"{figure.name}: {value}; {', '.join(limits)}")
     return extras

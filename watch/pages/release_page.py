@@ -57,12 +57,6 @@ class ReleaseQuery(PageQuery):
     site: Text = Field("", description="Only series of this site.")
     variant: Text = Field("", description="Only series of the variant with this label.")
 
-    def require_choices(self, choices: Mapping[str, Iterable[str]]) -> None:
-        """Refuse values of the address that the database does not know."""
-        for name, listed_values in choices.items():
-            if name in self.model_fields_set:
-                self.require_choice(name, listed_values)
-
     def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
         """Select the series of the site and variant."""
         return [
@@ -98,7 +92,9 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     is_measured = is_related or query.release in list_subject_values(store, "axis_root")
     if not is_measured and not checks.rows:
         raise NothingToDoError(f"ROOT {query.release} was never measured")
-    query.require_choices(choices)
+    for name, values in choices.items():
+        if name in query.model_fields_set:
+            query.require_choice(name, values)
     charts = build_ratio_charts(store, query, changes)
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
     sections = (

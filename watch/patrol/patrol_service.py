@@ -298,7 +298,7 @@ class Patrol:
             return
         restrictions = entry_sites.list_restrictions(uses)
         usable = entry_sites.select_usable(uses)
-        if self._rules.probes.uses_test(entry.test_name):
+        if entry.test_name in (self._rules.probes.tests or [entry.test_name]):
             self._probe_sites(entry, commit, entry_sites, uses)
             if usable is not None:
                 for storage in usable.storage:

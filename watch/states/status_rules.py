@@ -271,10 +271,6 @@ class ProbesTable(StrictModel):
         """Time between two probes, in microseconds."""
         return duration_us(self.every)
 
-    def uses_test(self, test: str) -> bool:
-        """Return whether a test probes."""
-        return not self.tests or test in self.tests
-
 
 class StatusRules(StrictModel):
     """File of rules for the states of sites."""

@@ -201,13 +201,10 @@ def add_campaign(
     *,
     seed: int = 1,
     state: str = "done",
-    hosts: int = 4,
-    jobs: int = 8,
+    **values: Any,
 ) -> str:
     """Add a campaign of two releases, the second slower by ``effect`` in ln; return its identity."""
-    plan = SimulatedCampaign(
-        seed=seed, name=name, effect=effect, sites=("T2_A",), hosts=hosts, jobs=jobs
-    )
+    plan = SimulatedCampaign(seed=seed, name=name, effect=effect, **values)
     identity = hashlib.sha256(name.encode()).hexdigest()[:12]
     job = make_job_row(f"{name}-job", campaign_id=identity, state=state)
     store.add_campaign(make_campaign_row(identity, name=name, created_us=START_US), [job])

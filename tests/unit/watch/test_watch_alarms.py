@@ -265,6 +265,9 @@ def test_failing_release_is_one_event(store: Store) -> None:
     add_failing(store, "next night")
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.KNOWN
+    add_campaign(store, "other variants", 0.0, hosts=1, jobs=2, branches=(0.5,))
+    watch_campaigns(store, NOW)
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # It runs again, though nothing is decided.
     add_campaign(store, "two jobs", 0.0, hosts=1, jobs=2)
     watch_campaigns(store, NOW + 1)
@@ -308,6 +311,10 @@ def test_regression_of_every_night_is_one_event(store: Store) -> None:
     watch_campaigns(store, NOW + 3)
     assert len(list(find_regressions(list_checks(store), NOW))) == 1
     assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    add_campaign(store, "other variants", 0.0, seed=9, branches=(0.5,))
+    (check,) = watch_campaigns(store, NOW + 4)
+    assert (check.state, check.compared) == (CheckState.KNOWN, 2)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # Repaired, and broken again.
     add_campaign(store, "fourth night", 0.0, seed=7)
