@@ -90,7 +90,14 @@ class LoadTask:
             execution = document["execution"]
             load = {**ALONE, **(document.get("load") or {})}
             task = cls(
-                files=[_read_load_file(item) for item in execution["files"]],
+                files=[
+                    LoadFile(
+                        local_path(item["url"]) or item["url"],
+                        int(item["size"]),
+                        adler32=int(item["adler32"], 16) if item.get("adler32") else None,
+                    )
+                    for item in execution["files"]
+                ],
                 axes=execution["variant"],
                 settings=document["settings"],
                 seed=int(execution["seed"]) * 1_000 + int(load["index"]),
@@ -290,15 +297,6 @@ class LoadTask:
                 f"{operations_per_s:g} operations per s for {self.duration_s:g} s: one job sends at "
                 f"most {MAX_OPERATIONS}; use more jobs, or a shorter load"
             )
-
-
-def _read_load_file(item: Mapping[str, Any]) -> LoadFile:
-    """Read a file of the dataset from its object in the job."""
-    return LoadFile(
-        local_path(item["url"]) or item["url"],
-        int(item["size"]),
-        adler32=int(item["adler32"], 16) if item.get("adler32") else None,
-    )
 
 
 def _name_job_folder(writable: str, folder: str) -> Optional[WrittenFiles]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 #: Opens per second before the first step of readers, and seconds for them at most.
 OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
-#: Pieces of one vector read, and kB of one piece, over every protocol.
+#: Pieces of one vector read, and kB of one piece, over every protocol: XrdHttp fails from 1000 ranges.
 MAX_VECTOR, MAX_PIECE_KB = 200, 2_000
 #: Reads, or files, of one client at most.
 MAX_SEQUENCE = 1_000_000

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import uproot
 from polling import wait_until
+from spool_harness import is_alive
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -188,13 +189,6 @@ def _half_made(folder: Path) -> list[Path]:
     return [path for path in folder.glob(".tiny.part-*/tiny.root") if path.stat().st_size > 100_000]
 
 
-def _has_ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
 @pytest.fixture
 def long_spec(tmp_path: Path) -> Path:
     """Write a spec of ``tiny`` with enough events to interrupt its generation."""
@@ -240,7 +234,7 @@ def test_interrupted_make_leaves_no_files(
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: _has_ended(child), "the end of the ROOT process")
+    wait_until(lambda: not is_alive(child.pid), "the end of the ROOT process")
     assert process.returncode != 0
     assert catalogue.names() == ()
     if stop is signal.SIGINT:

@@ -157,6 +157,16 @@ def test_memory_is_bounded_when_answers_are_missing(monkeypatch: pytest.MonkeyPa
     assert len(list(parser.close(0))) == 10
 
 
+ACCESS: dict[str, Any] = {
+    "time": r"(?P<second>\S+?)(?P<fraction>,\d+)? ",
+    "clock": "%Y-%m-%dT%H:%M:%S%z",
+    "begin": r"\[(?P<request>\w+)\] > (?P<operation>\w+)",
+    "end": r"\[(?P<request>\w+)\] < (?P<code>\d+) (?P<bytes>\S+)",
+    "operations": {"GET": "read"},
+    "failures": {"404": "not-found"},
+}
+
+
 @pytest.mark.parametrize(
     ("zone", "times"), [("%z", "03:04:05+0100 02:04:06Z"), ("%Z", "02:04:05UTC 02:04:06GMT")]
 )
@@ -164,18 +174,24 @@ def test_tests_may_declare_a_format_of_their_own(
     zone: str, times: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "mktime", None)  # the zone of this machine does not matter
-    form = {
-        "time": r"(?P<second>\S+?)(?P<fraction>,\d+)? ",
-        "clock": f"%Y-%m-%dT%H:%M:%S{zone}",
-        "begin": r"\[(?P<request>\w+)\] > (?P<operation>\w+)",
-        "end": r"\[(?P<request>\w+)\] < (?P<code>\d+) (?P<bytes>\S+)",
-        "operations": {"GET": "read"},
-        "failures": {"404": "not-found"},
-    }
+    form = {**ACCESS, "clock": f"%Y-%m-%dT%H:%M:%S{zone}"}
     begin, end = times.split()
     log = f"2026-01-02T{begin} [a] > GET\n2026-01-02T{end},500 [a] < 404 -\n"
     [call] = parse_log(log.splitlines(), select_format(form))
-    assert call[:4] == (1_767_319_445_000_000, 1_500_000, "read", "not-found")
+    assert call[:5] == (1_767_319_445_000_000, 1_500_000, "read", "not-found", 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("02/Jan/2026:03:04:05 [a] > GET", "no line begins with the time of this format"),
+        ("{0} [a] > GET\n{0} [a] < 0 1.5k", "'bytes' is '1.5k', which is no whole number"),
+    ],
+)
+def test_log_of_another_format_is_not_one_without_calls(lines: str, message: str) -> None:
+    log = lines.format("2026-01-02T03:04:05Z").splitlines()
+    with pytest.raises(LogError, match=re.escape(message)):
+        list(parse_log(log, select_format(ACCESS)))
 
 
 PATTERNS = {"time": "(?P<second>x)", "clock": "x", "begin": "(?P<request>x)", "end": "x"}
@@ -184,12 +200,14 @@ PATTERNS = {"time": "(?P<second>x)", "clock": "x", "begin": "(?P<request>x)", "e
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("eos", "format = 'eos': expected one of xrootd, or a table"),
+        ("eos", "format = 'eos': expected 'xrootd', or a table"),
         ({"time": "x"}, "format: 'clock' is missing"),
         ({"times": "x"}, "unknown key 'times'"),
         (PATTERNS, "format.begin: add the group (?P<operation>"),
         ({**PATTERNS, "begin": "("}, "format.begin: not a regular expression"),
         ({**PATTERNS, "clock": "%c"}, "format.clock = '%c': not a format of strptime"),
+        ({**PATTERNS, "operations": {"GET": "READ"}}, "expected a table with values like [a-z]"),
+        ({**PATTERNS, "moved": {"GET": "all"}}, "values like answer|size|difference"),
     ],
 )
 def test_invalid_formats_are_refused(value: Any, message: str) -> None:

@@ -40,8 +40,6 @@ from ..operation import (
 )
 from .xrootd_client import classify_http_status
 
-#: Ranges of one request: XrdHttp fails from about 1000.
-MAX_VECTOR = 200
 #: Seconds for which an unused connection stays open: longer than readers pause.
 _KEEP_ALIVE_S = 120.0
 _CLOSE_S = 5.0

@@ -25,8 +25,6 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "XRD_TIMEOUTRESOLUTION": "1",
     "XRD_APPNAME": "treehammer",
 }
-#: Pieces of one vector read that every server accepts.
-MAX_VECTOR = 1024
 
 _WARM_UP_S, _REFRESH_S = 2.0, 10.0
 _DOOR_OPERATIONS = frozenset(

@@ -10,12 +10,6 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Uni
 
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 
-#: Names of all keys of a format that a test declares in its settings.
-FORMAT_KEYS = (
-    *("time", "clock", "begin", "work", "part", "pause", "again", "redirect", "end"),
-    *("operations", "moved", "failures"),
-)
-
 
 class LogError(PayloadError):
     """A log or its format cannot be used."""
@@ -39,7 +33,7 @@ class LineFormat:
         begin: begins a call; groups ``request``, ``operation``, and if known ``stream``, which
             distinguishes calls of one connection, and ``size``.
         end: ends a call; groups ``request``, ``stream`` as above, and if known ``bytes``, and
-            ``code``, which is empty or one of :attr:`successes` after success.
+            ``code``, which is empty or 0 after success.
         part: carries on an answer before its end, with ``bytes``; '' for none.
         again: answers that the client must send the call again, which continues it; '' for none.
         pause: states the ``seconds`` that the client must wait before; '' if unknown.
@@ -64,36 +58,16 @@ class LineFormat:
     operations: Mapping[str, str] = field(default_factory=dict)
     moved: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
-    successes: Tuple[str, ...] = ("", "0")
-
-    def compile(self) -> LineReader:
-        """Compile the patterns.
-
-        Raises:
-            LogError: one is not a regular expression, or lacks a group; the clock cannot be read.
-        """
-        if parse_second(time.strftime(self.clock), self.clock) is None:
-            raise LogError(f"format.clock = {self.clock!r}: not a format of strptime to the second")
-        patterns = {
-            name: _compile(name, getattr(self, name))
-            for name in ("time", *_ROLES)
-            if getattr(self, name)
-        }
-        return LineReader(self, patterns)
 
 
 #: Roles of lines, in the order in which patterns are tried: the most frequent ones first, and the
 #: particular answers before the end, whose pattern may match them as well.
 _ROLES = ("begin", "part", "again", "redirect", "end", "work", "pause")
+#: Groups that patterns must have, other ones than ``request`` alone.
 _REQUIRED_GROUPS = {
     "time": {"second"},
     "begin": {"request", "operation"},
-    "work": {"request"},
-    "part": {"request"},
-    "again": {"request"},
     "pause": {"request", "seconds"},
-    "redirect": {"request"},
-    "end": {"request"},
 }
 
 
@@ -102,7 +76,7 @@ def _compile(name: str, text: str) -> Pattern[str]:
         pattern = re.compile(text)
     except re.error as error:
         raise LogError(f"format.{name}: not a regular expression: {error}") from error
-    missing = sorted(_REQUIRED_GROUPS[name] - set(pattern.groupindex))
+    missing = sorted(_REQUIRED_GROUPS.get(name, {"request"}) - set(pattern.groupindex))
     if missing:
         raise LogError(f"format.{name}: add the group (?P<{missing[0]}>...)")
     return pattern
@@ -121,31 +95,50 @@ class LogLine(NamedTuple):
         return self.groups["request"] or "", self.groups.get("stream") or ""
 
     def read_number(self, name: str) -> int:
-        """Return the number of a group; 0 without it, for which some servers write a dash."""
-        text = self.groups.get(name) or ""
-        return int(text) if text.isdecimal() else 0
+        """Return the number of a group; 0 without it, or where a server writes ``-`` for none.
+
+        Raises:
+            LogError: the group is another text.
+        """
+        text = self.groups.get(name) or "-"
+        if text != "-" and not text.isdecimal():
+            raise LogError(f"format: the group {name!r} is {text[:20]!r}, which is no whole number")
+        return 0 if text == "-" else int(text)
 
 
 class LineReader:
-    """Reads lines of one format."""
+    """Reads lines of one format.
 
-    def __init__(self, form: LineFormat, patterns: Mapping[str, Pattern[str]]) -> None:
-        self.format = form
-        self._time = patterns["time"]
-        self._roles = [(role, patterns[role]) for role in _ROLES if role in patterns]
+    Attributes:
+        has_times: whether it has read a line with a time.
+
+    Raises:
+        LogError: a pattern is not a regular expression, or lacks a group; the clock cannot be read.
+    """
+
+    def __init__(self, form: LineFormat) -> None:
+        self.has_times, self._clock = False, str(form.clock)
+        if parse_second(time.strftime(self._clock), self._clock) is None:
+            raise LogError(
+                f"format.clock = {self._clock!r}: not a format of strptime to the second"
+            )
+        self._time = _compile("time", str(form.time))
+        texts = {role: str(getattr(form, role)) for role in _ROLES}
+        self._roles = [(role, _compile(role, text)) for role, text in texts.items() if text]
         self._known_second = ""
         self._known_us = 0
 
     def read(self, line: str) -> Optional[LogLine]:
         """Read a line; None if it belongs to no call."""
         stamp = self._time.match(line)
-        if stamp is None:
+        instant = None if stamp is None else self._read_time(stamp.groupdict())
+        if stamp is None or instant is None:
             return None
+        self.has_times = True
         for role, pattern in self._roles:
             match = pattern.match(line, stamp.end())
             if match is not None:
-                instant = self._read_time(stamp.groupdict())
-                return None if instant is None else LogLine(role, instant, match.groupdict())
+                return LogLine(role, instant, match.groupdict())
         return None
 
     def find_time(self, line: str) -> Optional[int]:
@@ -157,7 +150,7 @@ class LineReader:
         second = groups["second"] or ""
         # Parsing is slow, and many lines share a second.
         if second != self._known_second:
-            instant = parse_second(second, self.format.clock)
+            instant = parse_second(second, self._clock)
             if instant is None:
                 return None
             self._known_second, self._known_us = second, instant * 1_000_000
@@ -244,25 +237,33 @@ XROOTD = LineFormat(
     },
 )
 
-FORMATS_BY_NAME: Mapping[str, LineFormat] = {"xrootd": XROOTD}
+#: Tables of a format -> pattern of their values.
+_TABLES: Mapping[str, str] = {
+    "operations": "[a-z][a-z0-9_]{0,31}",
+    "moved": "answer|size|difference",
+    "failures": "[a-z][a-z-]{0,31}",
+}
 
 
 def select_format(value: Union[str, Mapping[str, Any]]) -> LineFormat:
-    """Return a format by its name, or build one from a table of the test's settings.
+    """Return XRootD's format by its name, or build one from a table of the test's settings.
 
     Raises:
-        LogError: there is none of this name, or the table has mistakes.
+        LogError: it has another name, or the table has mistakes.
     """
-    if isinstance(value, str):
-        if value not in FORMATS_BY_NAME:
-            names = ", ".join(FORMATS_BY_NAME)
-            raise LogError(
-                f"format = {value!r}: expected one of {names}, or a table [settings.format]"
-            )
-        return FORMATS_BY_NAME[value]
-    unknown = sorted(set(value) - set(FORMAT_KEYS))
+    if value == "xrootd":
+        return XROOTD
+    if not isinstance(value, Mapping):
+        raise LogError(f"format = {value!r}: expected 'xrootd', or a table [settings.format]")
+    keys = "time", "clock", *_ROLES, *_TABLES
+    unknown = sorted(set(value) - set(keys))
     missing = [key for key in ("time", "clock", "begin", "end") if not value.get(key)]
     if unknown or missing:
         problem = f"unknown key {unknown[0]!r}" if unknown else f"{missing[0]!r} is missing"
-        raise LogError(f"format: {problem} (keys: {', '.join(FORMAT_KEYS)})")
+        raise LogError(f"format: {problem} (keys: {', '.join(keys)})")
+    for key, pattern in _TABLES.items():
+        table = value.get(key, {})
+        texts = table.values() if isinstance(table, Mapping) else [""]
+        if not all(re.fullmatch(pattern, str(text)) for text in texts):
+            raise LogError(f"format.{key} = {table!r}: expected a table with values like {pattern}")
     return LineFormat(**value)

@@ -9,7 +9,7 @@ import os
 from collections import OrderedDict
 from typing import IO, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
 
-from .log_formats import LineFormat, LogError, LogLine
+from .log_formats import LineFormat, LineReader, LogError, LogLine
 
 
 def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> Iterator[str]:
@@ -100,14 +100,12 @@ def _find_offset(
     """Return the offset of a line before which all lines are older than an instant."""
     offset = stream.seek(0, os.SEEK_END)
     while offset > 0:
-        offset = max(offset - _BLOCK_BYTES, 0)
+        end, offset = offset, max(offset - _BLOCK_BYTES, 0)
         stream.seek(offset)
         skipped = len(stream.readline()) if offset else 0
-        while True:
-            line = stream.readline()
-            if not line.endswith(b"\n"):
-                break  # no line with a time is left
-            instant = find_time(line.decode("utf-8", "replace"))
+        # Further back than a block where no line of it has a time.
+        while stream.tell() < end:
+            instant = find_time(stream.readline().decode("utf-8", "replace"))
             if instant is not None:
                 if instant < since_us:
                     return offset + skipped
@@ -174,16 +172,27 @@ class LogParser:
 
     def __init__(self, form: LineFormat) -> None:
         self._format = form
-        self.reader = form.compile()
+        self.reader = LineReader(form)
         self._open: OrderedDict[Tuple[str, str], _OpenCall] = OrderedDict()
         self.replaced = 0
 
     def parse(self, lines: Iterable[str]) -> Iterator[ServerCall]:
-        """Yield the calls that end in these lines, and those given up."""
+        """Yield the calls that end in these lines, and those given up.
+
+        Raises:
+            LogError: no line has a time, or a number is none.
+        """
+        first = ""
         for line in lines:
+            first = first or line
             log_line = self.reader.read(line)
             if log_line is not None:
                 yield from self._take(log_line)
+        if first and not self.reader.has_times:
+            raise LogError(
+                f"no line begins with the time of this format, such as {first[:60]!r}: name the "
+                "server's log, uncompressed, and its format"
+            )
 
     def close(self, now_us: int) -> Iterator[ServerCall]:
         """Yield the calls without an end as unfinished."""
@@ -244,7 +253,7 @@ class LogParser:
 
     def _end(self, key: Tuple[str, str], call: _OpenCall, end_us: int, code: str) -> ServerCall:
         form = self._format
-        failure = "" if code in form.successes else form.failures.get(code, "other")
+        failure = "" if code in ("", "0") else form.failures.get(code, "other")
         return ServerCall(
             call.start_us,
             # Clocks are sometimes set back.

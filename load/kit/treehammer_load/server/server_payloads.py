@@ -293,8 +293,8 @@ def watch_server(task: LoadTask) -> LoadOutcome:
     states = [read_system_figures(side.timer.now())]
     rows: List[Dict[str, Any]] = []
     changes: List[Dict[str, float]] = []
-    for step, end_s in _list_steps(side.steps, side.duration_s):
-        continues = side.wait_until(end_s)
+    for step in range(side.steps.first, side.steps.find_step(side.duration_s - 1e-6) + 1):
+        continues = side.wait_until((step + 1) * side.steps.step_s)
         states.append(read_system_figures(side.timer.now()))
         change = states[-1].subtract(states[-2])
         seconds = max(states[-1].time_s - states[-2].time_s, 1e-3)
@@ -304,14 +304,6 @@ def watch_server(task: LoadTask) -> LoadOutcome:
         if not continues:
             break
     return LoadOutcome(rows, side.values, summarize_system(states, changes))
-
-
-def _list_steps(steps: StepClock, duration_s: float) -> Iterator[Any]:
-    """Yield each step with its end."""
-    step = steps.first
-    while step * steps.step_s < duration_s:
-        yield step, min((step + 1) * steps.step_s, duration_s)
-        step += 1
 
 
 def _make_system_rows(

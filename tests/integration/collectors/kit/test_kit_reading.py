@@ -207,14 +207,24 @@ def _failure(done: Any) -> tuple[str, str, str]:
     return done.failure["failure_class"], done.failure["kind"], done.failure["phase"]
 
 
-def test_truncated_file_is_refused(
-    release: providers.SoftwareSetup, tree_file: Path, run_payload: Run, tmp_path: Path
+def test_damaged_file_cannot_be_opened(
+    release: providers.SoftwareSetup,
+    plain_python: providers.SoftwareSetup,
+    tree_file: Path,
+    run_payload: Run,
+    tmp_path: Path,
 ) -> None:
-    half = tmp_path / "half.root"
-    half.write_bytes(tree_file.read_bytes()[: tree_file.stat().st_size // 2])
-    done = run_payload(release, half)
+    damaged, content = tmp_path / "damaged.root", tree_file.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2])
+    done = run_payload(release, damaged)
     assert _failure(done) == ("open", "truncated", "open")
     assert "truncated at" in done.failure["message"]
+    damaged.write_bytes(content[:-3000] + bytes(3000))  # the tree's own record
+    done = run_payload(release, damaged)
+    assert _failure(done) == ("open", "tree", "get_tree")
+    assert "the tree 'events' cannot be read: the file is damaged" in done.failure["message"]
+    uproot = run_payload(plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS)
+    assert _failure(uproot) == ("open", "file", "open")
 
 
 @pytest.mark.parametrize("kind, phase", [("timed", "loop"), ("checksum", "checksum")])
@@ -241,22 +251,6 @@ def test_damaged_basket_fails_the_read(
     )
     assert _failure(uproot) == ("read", "entry", phase)
     assert f"{damaged}: " in uproot.failure["message"]
-
-
-def test_damaged_tree_cannot_be_opened(
-    latest_release: providers.SoftwareSetup,
-    plain_python: providers.SoftwareSetup,
-    tree_file: Path,
-    run_payload: Run,
-    tmp_path: Path,
-) -> None:
-    damaged = tmp_path / "damaged.root"
-    damaged.write_bytes(tree_file.read_bytes()[:-3000] + bytes(3000))
-    done = run_payload(latest_release, damaged)
-    assert _failure(done) == ("open", "tree", "get_tree")
-    assert "the tree 'events' cannot be read: the file is damaged" in done.failure["message"]
-    uproot = run_payload(plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS)
-    assert _failure(uproot) == ("open", "file", "open")
 
 
 @pytest.mark.parametrize(

@@ -336,15 +336,12 @@ class FakeReader:
         return "5 6 7 0 1 0"
 
     def close_turns(self) -> list[FileRead]:
-        return [make_read(self._opened)] if self._opened else []
+        phases = dict.fromkeys(PASS_PHASES, (0.0, 0.0, 0.0))
+        read = FileRead(phases, self._opened, 0, 0, "TFile", True, -1.0, -1.0, {})
+        return [read] if self._opened else []
 
     def discard_turns(self) -> None:
         self.log.append("discard")
-
-
-def make_read(events: int) -> FileRead:
-    phases = dict.fromkeys(PASS_PHASES, (0.0, 0.0, 0.0))
-    return FileRead(phases, events, 0, 0, "TFile", True, -1.0, -1.0, {})
 
 
 @pytest.mark.parametrize(("together", "reads"), [(False, [10, 20]), (True, [30])])
