@@ -117,8 +117,8 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     notifier = SystemdNotifier.from_environment()
     notifier.notify("READY=1", "STATUS=opens the database")
     with (
-        _stop_on_signals(notifier) as stop,
         open_patrol(settings, content, on_wait=wait) as service,
+        _stop_on_signals(notifier) as stop,  # before, a signal ends the wait at once
     ):
         if once:
             leads = service.run_round(stop.is_set)

@@ -130,23 +130,23 @@ quiet_hours = ["00:00-12:00", "12:00-00:00"]
 
 def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
     (tmp_path / "patrol.toml").write_text(IDLE_PATROL_TOML)
-    treehammer = [sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path), "patrol"]
-    command = [*treehammer, "run", "patrol.toml"]
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    words = ["--data-dir", ".", "patrol", "run", "patrol.toml"]
+    command = [sys.executable, "-m", "treehammer", *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as patrol:
         assert patrol.stderr
-        for line in patrol.stderr:
-            if line.rstrip().endswith("leads"):
-                break
+        assert any(line.rstrip().endswith("leads") for line in patrol.stderr)
         once = run_captured([*command, "--once"], cwd=tmp_path)
         assert (once.returncode, "another patrol uses" in once.stderr) == (3, True)
-        with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
-            assert load_report(reader).has_leader
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as waiting:
+            assert any(b"waiting" in line for line in waiting.stderr or ())
+            waiting.terminate()
+            assert waiting.wait(30) == -signal.SIGTERM
+        assert read_report(url).has_leader
         patrol.send_signal(signal.SIGTERM)
         assert "patrol ends" in patrol.stderr.read()
-    assert patrol.returncode == 0
-    with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
-        report = load_report(reader)
-    assert not report.has_leader
+    report = read_report(url)
+    assert (patrol.returncode, report.has_leader) == (0, False)
     assert (report.entries[0].entry.note, report.entries[0].entry.next_us) == ("quiet hours", None)
 
 
