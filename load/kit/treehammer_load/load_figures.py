@@ -102,19 +102,14 @@ def _count_seconds(rows: Sequence[Row]) -> float:
     return float(sum({row["step"]: row["step_s"] for row in rows}.values()))
 
 
-def summarize_calls(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
-    """Summarize each of several operations: ``NAME_p50_s`` and ``NAME_p99_s``."""
-    return _find_quantiles(rows, names, {"p50": 0.5, "p99": 0.99})
+#: Quantiles of each call, and of the slowest operations, by the end of their figures' names.
+CALL_QUANTILES, FAR_TAILS = {"p50": 0.5, "p99": 0.99}, {"p999": 0.999}
 
 
-def summarize_far_tails(rows: Sequence[Row], names: Sequence[str]) -> Dict[str, float]:
-    """Summarize the slowest operations of each name: ``NAME_p999_s``."""
-    return _find_quantiles(rows, names, {"p999": 0.999})
-
-
-def _find_quantiles(
-    rows: Sequence[Row], names: Sequence[str], quantiles: Mapping[str, float]
+def summarize_calls(
+    rows: Sequence[Row], names: Sequence[str], quantiles: Mapping[str, float] = CALL_QUANTILES
 ) -> Dict[str, float]:
+    """Summarize each of several operations: ``NAME_p50_s`` and ``NAME_p99_s``, or other quantiles."""
     figures: Dict[str, float] = {}
     for name in names:
         named_rows = [row for row in _select_counted(rows) if row["operation"] == name]

@@ -262,9 +262,6 @@ _FAILURES_BY_ERRNO: Dict[int, str] = {
     errno.ECONNREFUSED: "refused",
     errno.EHOSTUNREACH: "refused",
     errno.ENETUNREACH: "refused",
-    errno.ECONNRESET: "reset",
-    errno.ECONNABORTED: "reset",
-    errno.EPIPE: "reset",
     errno.ETIMEDOUT: "timeout",
     errno.ENOENT: "not-found",
     errno.EACCES: "not-permitted",
@@ -284,6 +281,8 @@ def classify_os_error(error: OSError) -> str:
     """Return the failure class of an error of the operating system."""
     if isinstance(error, TimeoutError):
         return "timeout"
+    if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
+        return "reset"  # without a number if the server just closes the connection
     return _FAILURES_BY_ERRNO.get(error.errno or 0, "other")
 
 

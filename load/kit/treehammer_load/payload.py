@@ -37,9 +37,9 @@ from .load_driver import (
     stop_on_signals,
 )
 from .load_figures import (
+    FAR_TAILS,
     measure_round_trip,
     summarize_calls,
-    summarize_far_tails,
     summarize_loop,
     summarize_rows,
     summarize_transfers,
@@ -253,7 +253,7 @@ class _Load:
         driver = LoadDriver(self._client, recorder, self._steps, self._timer, self._task.ceiling)
         end_s = driver.run(replay.operations, min(replay.end_s, self._task.duration_s))
         rows = recorder.list_rows(end_s)
-        figures = {**summarize_rows(rows), **summarize_far_tails(rows, sorted(REPLAYED))}
+        figures = {**summarize_rows(rows), **summarize_calls(rows, sorted(REPLAYED), FAR_TAILS)}
         return self._report(driver, rows, {**figures, **replay.summarize()})
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:

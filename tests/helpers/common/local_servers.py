@@ -194,6 +194,11 @@ class LyingDoor(BaseHTTPRequestHandler):
         body, stated = CONTENT[first : last + 1], f"bytes {first}-{last}/{SIZE}"
         size = last - first + 1
         match kind:
+            case "gone" | "leaving":  # closes without notice, before or at the end of its answer
+                self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                self.close_connection = True
+                if kind == "gone":
+                    return None
             case "circle" | "endless":
                 return self.answer(302, b"", Location=self.path + "x" * (kind == "endless"))
             case "elsewhere":

@@ -159,13 +159,10 @@ def test_token_is_sent_over_tls_only(tmp_path: Path) -> None:
     assert load("http://host/a", env).make_header("https://host/a") == {}
 
 
-def test_each_client_has_its_own_user_name() -> None:
+def test_addresses_of_clients_have_a_user_and_an_absolute_path() -> None:
     assert xrootd_client.add_user("root://host:1094//a@b", 7) == "root://th7@host:1094//a@b"
     assert xrootd_client.add_user("root://me@host//a", 7) == "root://me@host//a"
     assert len(f"th{load_task.MAX_CLIENTS}") <= 8, "XRootD cuts longer user names"
-
-
-def test_path_at_a_door_is_absolute() -> None:
     split = xrootd_client.split_url
     assert split("root://host:1094//a/b") == ("root://host:1094/", "/a/b")
     assert split("roots://me@host/a?x=1") == ("roots://me@host/", "/a?x=1")
@@ -204,16 +201,18 @@ def test_parts_are_counted_by_their_stated_length() -> None:
         ("circle", "server-error"),
         ("elsewhere", "server-error"),
         ("drip-body", "timeout"),
+        ("gone", "reset"),
+        ("leaving", ""),
     ],
 )
 def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
     kind, _, whole = kind.partition("_")
     with serve_http(LyingDoor) as port:
-        url = f"http://127.0.0.1:{port}/{kind}/f"
+        url = f"http://127.0.0.1:{port}/{kind}/ü +%20"
         client = PlainHttpClient(1, 1.0 if failure == "timeout" else 60.0, url)
         name, chunks = ("read_file", []) if whole else ("read", [(512, 100)])
         operation = Operation(0.0, name, 0, LoadFile(url, SIZE), chunks)
-        assert perform_operations(client, operation) == [failure]
+        assert perform_operations(client, operation, operation) == [failure, failure]
         client.close()
 
 

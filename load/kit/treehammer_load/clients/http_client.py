@@ -10,13 +10,14 @@ import concurrent.futures
 import http.client
 import os
 import re
+import select
 import ssl
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from .....collectors.http_answers import ContentRange, RangeAnswerError, check_range
 from .....collectors.http_requests import (
@@ -68,6 +69,8 @@ _PARTS_TYPE = "multipart/byteranges"
 _CONTENT_RANGE = re.compile(rb"^content-range:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 #: Bytes of headers and delimiter of each part of a body with several parts.
 _MAX_PART_HEAD_BYTES = 2_000
+#: Signs of an address that are sent as they are; others, such as blanks and umlauts, are escaped.
+_URL_SIGNS = "%/?:@!$&'()*+,;=~[]"
 #: Headers of all requests.
 HEADERS: Mapping[str, str] = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
 
@@ -394,6 +397,8 @@ class PlainHttpClient(StorageClient):
             failure = "credential"
         except RangeAnswerError:
             failure = "wrong-data"
+        except http.client.IncompleteRead:
+            failure = "reset"
         except OSError as error:  # includes connections that the server closed
             failure = classify_os_error(error)
         except (http.client.HTTPException, HttpAnswerError, ValueError):
@@ -424,7 +429,8 @@ class PlainHttpClient(StorageClient):
             connection.use_deadline(deadline)
             headers = {**HEADERS, **make_range_header(operation), **token.make_header(url)}
             target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-            connection.request(METHODS.get(operation.name, "GET"), target, headers=headers)
+            method = METHODS.get(operation.name, "GET")
+            connection.request(method, quote(target, safe=_URL_SIGNS), headers=headers)
             response = connection.getresponse()
             location = response.headers.get("Location")
             if response.status not in REDIRECTS or not location:
@@ -476,4 +482,14 @@ class PlainHttpClient(StorageClient):
             else:
                 connection = TimedConnection(address, deadline)
             self._connections[key] = connection
+        elif _is_closed(self._connections[key].sock):
+            self._connections[key].close()  # the next request connects again
         return self._connections[key]
+
+
+def _is_closed(sock: Any) -> bool:
+    """Return whether a server has closed an idle connection, as some do after seconds."""
+    poll = select.poll()
+    if sock is not None:
+        poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

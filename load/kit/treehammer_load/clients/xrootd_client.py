@@ -85,13 +85,8 @@ _FAILURES_BY_RESPONSE: Mapping[int, str] = {
 def classify_status(code: int, response: int) -> str:
     """Return the failure class of a status: the client's code, and the server's number."""
     if code == _SERVER_RESPONSE:
-        return classify_response(response)
+        return _FAILURES_BY_RESPONSE.get(response, "other")
     return _FAILURES_BY_CODE.get(code, "other")
-
-
-def classify_response(number: int) -> str:
-    """Return the failure class of a server's error number."""
-    return _FAILURES_BY_RESPONSE.get(number, "other")
 
 
 FAILURES_BY_STATUS: Mapping[int, str] = {
@@ -138,7 +133,7 @@ def classify_exit(text: str) -> str:
     """Return the failure class of a program that failed, by its output."""
     numbered = _XROOTD_ERROR.search(text)
     if numbered:
-        return classify_response(int(numbered[1]))
+        return _FAILURES_BY_RESPONSE.get(int(numbered[1]), "other")
     status = _HTTP_STATUS.search(text)
     if status:
         return classify_http_status(int(status[1]))

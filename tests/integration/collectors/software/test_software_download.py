@@ -156,10 +156,6 @@ def prepare(folder: Path, notes: list[str] | None = None) -> Path:
     )
 
 
-def _library(folder: Path) -> Path:
-    return next((folder / "lib").glob(f"python3*/site-packages/{LIBRARY}"))
-
-
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "faults, hashes, expected",
@@ -183,7 +179,7 @@ def test_corrupt_download_is_repeated(
     assert providers.list_prepared_releases(tmp_path / "software") == {VERSION: str(folder)}
     assert not (folder / "tmp").exists()
     # Later damage is detected and repaired.
-    library = _library(folder)
+    library = next((folder / "lib").glob(f"python3*/site-packages/{LIBRARY}"))
     library.write_bytes(library.read_bytes()[:-1])
     assert providers.list_prepared_releases(tmp_path / "software") == {}
     broken = SoftwareRequest(VERSION, "wheel", VERSION, str(folder))
