@@ -21,8 +21,8 @@ from ..probes.node_check import NodeCheck
 from . import execution_record, payload_process
 from .crash_causes import MISSING_HEADER, describe_crash, find_compiler_error
 
-#: A disk with less free bytes is full: some are reserved, and files take whole blocks.
-MIN_FREE_BYTES = 65536
+#: A disk with less free bytes was full: a payload removes files of its own as it ends.
+MIN_FREE_BYTES = 1_000_000
 
 #: Bytes of a payload's log that are searched for the cause of a crash.
 _MAX_LOG_BYTES = 16_000_000

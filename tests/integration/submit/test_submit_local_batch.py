@@ -317,7 +317,7 @@ def _id(job: Path) -> str:
 
 
 def test_payload_that_fills_its_folder_fails_clearly(tight: LocalUser, disk: SmallDisk) -> None:
-    run_test(tight, f"cat /dev/zero > big || exit 7\n{GOOD}")
+    run_test(tight, f"seq 50000 > own; cat /dev/zero > big || {{ rm own; exit 7; }}\n{GOOD}")
     done = tight.invoke_command("submit", str(tight.test), "--wait", "-S", "repeats=1")
     assert done.return_value == 1
     assert "2 × payload at local: " in done.output
