@@ -190,8 +190,8 @@ def _judge_presence(
     if not missing:
         finding = ", ".join(f"{name} {version}" for name, version in versions.items())
         return DiagnosisState.OK, finding or "nothing further"
-    # Extras share packages: another one may have brought a few.
-    if is_optional and len(missing) > len(versions) / 2:
+    # Extras share packages: another one may have brought a few, such as one of two.
+    if is_optional and len(missing) >= len(versions) / 2:
         return DiagnosisState.NOT_CONFIGURED, "not installed"
     state = DiagnosisState.WARNING if is_optional else DiagnosisState.FAILED
     return state, f"missing: {', '.join(missing)}"
