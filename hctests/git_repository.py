@@ -114,6 +114,8 @@ class RepositoryAddress:
 
 #: Seconds after which a download fails.
 FETCH_TIMEOUT_S = 1800
+#: First Git that reads GIT_CONFIG_COUNT; an earlier one would connect without the credentials.
+FIRST_REMOTE_GIT = (2, 31)
 
 _FULL_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_HASH = re.compile(r"[0-9a-f]{4,64}")
@@ -369,8 +371,17 @@ class Repository:
 
     def _fetch(self, address: RepositoryAddress, *refspecs: str) -> None:
         command = ["fetch", "--quiet", "--no-tags", "--prune", "--no-write-fetch-head"]
-        command += ["--no-auto-maintenance", "--no-recurse-submodules", address.url, *refspecs]
-        self._run_git(*command, timeout=FETCH_TIMEOUT_S, **address.git_environment())
+        command += ["--no-recurse-submodules", address.url, *refspecs]
+        self._run_remote(address, FETCH_TIMEOUT_S, *command)
+
+    def _run_remote(self, address: RepositoryAddress, timeout: float, *arguments: str) -> str:
+        """Run a Git command that connects to the remote repository."""
+        version = self._run_git("version")
+        if tuple(map(int, re.findall(r"\d+", version)))[:2] < FIRST_REMOTE_GIT:
+            message = f"{version} is too old for remote repositories"
+            hint = "Install Git 2.31 or later, or name the test in a clone: FOLDER@REF:path"
+            raise SourceError(message, where=address.url, hint=hint)
+        return self._run_git(*arguments, timeout=timeout, **address.git_environment())
 
 
 def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[Repository, str]:
@@ -466,13 +477,7 @@ def _list_remote_refs(
     """List the remote's refs: full name -> object id; ``NAME^{}`` is the commit of a tag."""
     patterns = ["HEAD", "refs/heads/*", "refs/tags/*"]
     patterns += [ref] if ref.startswith("refs/") else []
-    text = repository._run_git(
-        "ls-remote",
-        address.url,
-        *patterns,
-        timeout=RESPONSE_TIMEOUT_S,
-        **address.git_environment(),
-    )
+    text = repository._run_remote(address, RESPONSE_TIMEOUT_S, "ls-remote", address.url, *patterns)
     pairs = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
     return {name: id_ for id_, name in pairs}
 

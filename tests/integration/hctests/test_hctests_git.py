@@ -18,7 +18,7 @@ from local_servers import send_answer, serve_http
 
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachableError
-from treehammer.hctests import pinned_tests
+from treehammer.hctests import git_repository, pinned_tests
 from treehammer.hctests.definition.test_identity import PinnedTest
 
 Address = Callable[[Path], str]
@@ -164,12 +164,22 @@ def test_unresponsive_host_is_one_error(settings: Settings) -> None:
         pinned_tests.pin_test(f"{url}@main:tests/read", settings)
 
 
+def test_old_git_reads_local_repositories_only(
+    origin: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_repository, "FIRST_REMOTE_GIT", (99, 0))
+    assert pinned_tests.pin_test(f"{origin}@main:tests/read", settings).ref == "main"
+    with pytest.raises(SourceError, match=r"git version [\d.]+ is too old.*\n.*2\.31 or later"):
+        pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
         "ext::/bin/sh@main:tests",
         "ftp://example.org/x@main:tests",
         "nowhere@main:tests",
+        "/proc@main:tests",
         "git@example.org:group/repo.git",
         "--upload-pack=touch@main:tests",
     ],
@@ -179,11 +189,6 @@ def test_invalid_address_is_refused(settings: Settings, spec: str) -> None:
         pinned_tests.pin_test(spec, settings)
     assert not isinstance(caught.value, SourceUnreachableError)
     assert caught.value.hint
-
-
-def test_folder_without_git_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="not a Git repository"):
-        pinned_tests.pin_test(f"{tmp_path}@main:tests", settings)
 
 
 def test_copy_is_read_only_with_modes_and_links(origin: Path, settings: Settings) -> None:
@@ -383,10 +388,6 @@ def _executable(test: Path) -> None:
     (test / "read.py").chmod(0o755)
 
 
-def _moved(test: Path) -> None:
-    test.rename(test.parent / "moved")
-
-
 @pytest.mark.parametrize("change", [_modify, _untracked, _staged, _executable])
 def test_changed_file_makes_the_test_dirty(
     origin: Path, settings: Settings, change: Callable[[Path], None]
@@ -397,10 +398,9 @@ def test_changed_file_makes_the_test_dirty(
 
 
 def test_moved_test_is_dirty(origin: Path, settings: Settings) -> None:
-    _moved(origin / "tests" / "read")
+    (origin / "tests" / "read").rename(origin / "tests" / "moved")
     pinned = pinned_tests.pin_test(str(origin / "tests" / "moved"), settings)
-    assert pinned.dirty
-    assert pinned.path == "tests/moved"
+    assert (pinned.dirty, pinned.path) == (True, "tests/moved")
 
 
 def test_other_changes_do_not_make_the_test_dirty(origin: Path, settings: Settings) -> None:

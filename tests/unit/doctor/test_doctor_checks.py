@@ -65,12 +65,7 @@ def test_check_that_hangs_is_not_waited_for() -> None:
 
 
 def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    required = [
-        "nowhere",
-        'PyJWT>=999; extra == "grid"',
-        'click; extra == "a"',
-        'gone; extra == "a"',
-    ]
+    required = ["nowhere", 'PyJWT>=999; extra=="grid"', 'click; extra=="a"', 'gone; extra=="a"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
     diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
     base = diagnoses["packages"]
