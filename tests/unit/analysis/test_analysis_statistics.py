@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # loads its modules when they are used
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
 from simulated_campaign import SimulatedCampaign, ask, evidence, rows
 
 from treehammer.analysis.statistics.distributions import (
@@ -63,8 +63,6 @@ def test_paired_mean_equals_textbook_interval() -> None:
 
 
 def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
-    import scipy
-
     noise = np.random.default_rng(3)
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
     estimate = estimate_unpaired(a, b)
@@ -82,8 +80,6 @@ def test_identical_values_give_no_interval() -> None:
 
 
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
-    import scipy
-
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
     pooled = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
     assert pooled is not None
@@ -106,8 +102,6 @@ def test_fewer_sites_speak_of_themselves() -> None:
 
 
 def test_average_has_satterthwaite_degrees_of_freedom() -> None:
-    import scipy
-
     noise = np.random.default_rng(3)
     a, b = noise.normal(0, 1, 5).tolist(), noise.normal(0, 4, 9).tolist()
     parts = [part for part in (estimate_mean(a), estimate_mean(b)) if part]
@@ -162,8 +156,6 @@ def test_no_tests_need_no_adjustment() -> None:
 
 @given(P_VALUES)
 def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None:
-    import scipy
-
     for adjust in (adjust_holm, adjust_benjamini_hochberg):
         for p, test in zip(p_values, adjust(p_values), strict=True):
             if abs(test.p - ALPHA) < 1e-9:
@@ -246,8 +238,6 @@ def test_larger_families_decide_less(estimates: list[Estimate]) -> None:
 @pytest.mark.parametrize("spread", [0.13, 0.045, 0.005])
 def test_plan_is_minimal_at_every_level(spread: float, level: float) -> None:
     """Check families of thousands as well, where the formula's tail underflows."""
-    import scipy
-
     df = 1e9  # The spread is as good as known.
 
     def chances(jobs: int) -> tuple[float, float]:
@@ -441,24 +431,28 @@ DEGREES = st.floats(1, 1e5)
 @given(DEGREES, st.floats(-5, 40))
 @example(7111, 1e-5)
 def test_tail_of_t_is_that_of_scipy(df: float, t: float) -> None:
-    assert student_tail(df, t) == pytest.approx(float(special.stdtr(df, -t)), rel=1e-8, abs=1e-18)
+    assert student_tail(df, t) == pytest.approx(
+        float(scipy.special.stdtr(df, -t)), rel=1e-8, abs=1e-18
+    )
 
 
 @given(DEGREES, st.floats(1e-9, 0.45))
 def test_quantile_of_t_is_that_of_scipy(df: float, p: float) -> None:
-    assert student_quantile(df, p) == pytest.approx(-float(special.stdtrit(df, p)), rel=1e-8)
+    assert student_quantile(df, p) == pytest.approx(-float(scipy.special.stdtrit(df, p)), rel=1e-8)
 
 
 @given(st.integers(1, 500), st.integers(8, 500), st.floats(0.01, 50))
 def test_tail_of_f_is_that_of_scipy(df1: int, df2: int, ratio: float) -> None:
-    reference = float(special.fdtrc(df1, df2, ratio))
+    reference = float(scipy.special.fdtrc(df1, df2, ratio))
     assert f_tail(df1, df2, ratio) == pytest.approx(reference, rel=1e-9, abs=1e-15)
 
 
 @given(st.floats(1, 1e4), st.floats(0.05, 0.95))
 @settings(deadline=None)
 def test_quantile_of_chi_squared_is_that_of_scipy(df: float, p: float) -> None:
-    assert chi_squared_quantile(df, p) == pytest.approx(float(special.chdtri(df, p)), rel=2e-5)
+    assert chi_squared_quantile(df, p) == pytest.approx(
+        float(scipy.special.chdtri(df, p)), rel=2e-5
+    )
 
 
 @pytest.mark.parametrize("level", [0.05, 0.025, 1e-4])
@@ -466,5 +460,5 @@ def test_quantile_of_chi_squared_is_that_of_scipy(df: float, p: float) -> None:
 def test_power_is_that_of_scipy(df: int, level: float) -> None:
     limit = student_quantile(df, level)
     for shift in (0.1, 2.0, 4.0, 8.0, 20.0):
-        reference = float(stats.nct.sf(limit, df, shift))
+        reference = float(scipy.stats.nct.sf(limit, df, shift))
         assert shifted_student_tail(df, limit, shift) == pytest.approx(reference, abs=1e-6)

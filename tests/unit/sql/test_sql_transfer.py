@@ -214,26 +214,28 @@ def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "column, kind, values",
+    "values, type_, kind, expected",
     [
-        (pa.array([1.0, 2.5, None, float("nan")]), "int", [1, 2.5, None, None]),
-        (pa.array([2.0**53]), "int", [2.0**53]),
-        (pa.array([2**63], pa.uint64()), "int", [2**63]),
-        (pa.array([1, None], pa.int8()), "float", [1, None]),
-        (pa.array([0.5, float("inf")], pa.float32()), "float", [0.5, float("inf")]),
-        (pa.array([0, 1, 2, None]), "bool", [False, True, 2, None]),
-        (pa.array([[1.0, 0.5], [], None]), "ints", [[1, 0.5], [], None]),
-        (pa.array([[], None]), "floats", [[], None]),
-        (pa.array(["a", None], pa.large_string()), "text", ["a", None]),
-        (pa.array(["a", None, "a"]).dictionary_encode(), "text", ["a", None, "a"]),
-        (pa.nulls(2), "float", [None, None]),
+        ([1.0, 2.5, None, float("nan")], None, "int", [1, 2.5, None, None]),
+        ([2.0**53], None, "int", [2.0**53]),
+        ([2**63], pa.uint64(), "int", [2**63]),
+        ([1, None], pa.int8(), "float", [1, None]),
+        ([0.5, float("inf")], pa.float32(), "float", [0.5, float("inf")]),
+        ([0, 1, 2, None], None, "bool", [False, True, 2, None]),
+        ([[1.0, 0.5], [], None], None, "ints", [[1, 0.5], [], None]),
+        ([[], None], None, "floats", [[], None]),
+        (["a", None], pa.large_string(), "text", ["a", None]),
+        (["a", None, "a"], pa.dictionary(pa.int32(), pa.string()), "text", ["a", None, "a"]),
+        ([None, None], None, "float", [None, None]),
     ],
     ids=str,
 )
-def test_values_of_foreign_columns(column: pa.Array, kind: str, values: list[Any]) -> None:
-    listed = list_values(column, kind)
-    assert listed == values
-    assert list(map(type, listed)) == list(map(type, values))
+def test_values_of_foreign_columns(
+    values: list[Any], type_: pa.DataType | None, kind: str, expected: list[Any]
+) -> None:
+    listed = list_values(pa.array(values, type_), kind)  # loads pandas
+    assert listed == expected
+    assert list(map(type, listed)) == list(map(type, expected))
 
 
 @pytest.mark.parametrize("kind", ["int", "float", "bool", "ints", "floats"])

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from measurement_factory import (
     HOSTILE_TEXTS,
     build_instruction_rows,
@@ -484,6 +482,9 @@ def test_cancelled_query_ends_and_others_go_on(url: str) -> None:
 
 @pytest.mark.backends("sqlite", "postgresql")
 def test_migrations_give_the_schema(url: str) -> None:
+    from alembic.autogenerate import compare_metadata  # collecting needs no Alembic
+    from alembic.migration import MigrationContext
+
     schemas = []
     with opened_plainly(url) as engine:
         for create in (run_migrations, lambda url: Store.open(url).close()):
