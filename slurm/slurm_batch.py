@@ -162,7 +162,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; a second call queues nothing."""
         groups: dict[ArrayFolder, list[tuple[str, int]]] = defaultdict(list)
-        for batch_id, folder, _, task in self.locate_all(earlier):
+        for batch_id, folder, _, task in self.locate_all(self.find_kept(earlier)):
             groups[folder].append((batch_id, task))
         requeued: dict[str, str] = {}
         for folder, tasks in groups.items():

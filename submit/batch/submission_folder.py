@@ -108,6 +108,10 @@ class SubmissionFolder:
         """Return job id -> batch id."""
         return {job_id: self.batch_id(number, place) for place, job_id in enumerate(self.job_ids)}
 
+    def job_folder(self, place: int) -> Path:
+        """Return the folder of the job at a place of the list."""
+        return self.path / "jobs" / self.job_ids[place]
+
     @cached_property
     def staged_s(self) -> int:
         """When its folder was written, in seconds since 1970 UTC; 0 for a removed folder."""
@@ -157,6 +161,12 @@ class FolderBatch(BatchSystem, Generic[F]):
         for batch_id in batch_ids:
             if location := self.locate(batch_id):
                 yield batch_id, *location
+
+    def find_kept(self, batch_ids: Iterable[str]) -> Iterator[str]:
+        """Yield the ids of jobs whose inputs are here, neither purged nor removed."""
+        for batch_id, folder, _, place in self.locate_all(batch_ids):
+            if folder.path.is_dir() and folder.job_folder(place).is_dir():
+                yield batch_id
 
     def list_campaigns(self) -> frozenset[str]:
         """List the campaigns with submissions."""

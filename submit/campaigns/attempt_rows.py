@@ -130,14 +130,21 @@ def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow
     return replace(job, state=lost), attempt
 
 
-def mark_job_gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, AttemptRow]:
-    """Return a job that the batch system does not know as lost, with its last attempt."""
+def update_unknown_job(
+    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, may_be_queued: bool
+) -> tuple[JobRow, list[AttemptRow]]:
+    """Return a job that its batch system does not know as lost, unless it may still be queued."""
+    if JobState(job.state).is_final or (may_be_queued and not job.batch_id):
+        return job, []
+    failure_class, message = "lost", f"{job.batch_system} no longer knows {job.batch_id}"
     if not job.batch_id:
-        return make_lost_job(job, "submission", "the submission ended before this job was queued")
-    lost, attempt = make_lost_job(job, "lost", f"{job.batch_system} no longer knows {job.batch_id}")
-    if last is not None:
+        failure_class, message = "submission", "the submission ended before this job was queued"
+    lost, attempt = make_lost_job(job, failure_class, message)
+    numbers = [number for owner, number in stored if owner == job.id and job.batch_id]
+    if numbers:
+        last = stored[job.id, max(numbers)]
         attempt = replace(attempt, number=last.number, started_us=last.started_us)
-    return lost, attempt
+    return lost, [attempt]
 
 
 def clear_recovered_failures(
@@ -164,12 +171,6 @@ def clear_recovered_failures(
             cleared.append(attempt)
     lost = job.state == JobState.LOST.value
     return (replace(job, state=JobState.DONE.value) if lost and whole else job), cleared
-
-
-def last_attempt_of(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
-    """Return the last stored attempt of a job, None if there is none."""
-    attempts = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
-    return max(attempts, key=lambda attempt: attempt.number, default=None)
 
 
 def build_attempt_rows(

@@ -292,7 +292,7 @@ class ResumeResult:
             yield f"{pluralize(self.exhausted, 'job')} had {MAX_ATTEMPTS_IN_ALL} attempts"
         if self.unqueued:
             jobs = pluralize(self.unqueued, "job")
-            yield f"{jobs} cannot be queued, because their inputs are not on this machine or were purged; submit again"
+            yield f"{jobs} cannot be queued, because inputs are not on this machine or were purged; submit again"
 
 
 def resume_campaign(

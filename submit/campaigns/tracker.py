@@ -50,10 +50,9 @@ from treehammer.submit.campaigns.attempt_rows import (
     build_attempt_rows,
     clear_recovered_failures,
     describe_holds,
-    last_attempt_of,
     list_record_files,
-    mark_job_gone,
     read_record,
+    update_unknown_job,
 )
 
 #: Seconds that a submission by an unknown process has to queue its jobs.
@@ -129,7 +128,7 @@ class CampaignTracker:
                 now = job if job.state == state else replace(job, state=state)
                 rows = build_attempt_rows(job, status, batch, stored)
             else:
-                now, rows = _update_unknown_job(job, stored, may_be_queued=may_be_queued)
+                now, rows = update_unknown_job(job, stored, may_be_queued=may_be_queued)
             jobs[open_jobs[job.id]], rows = clear_recovered_failures(now, rows, recorded)
             attempts += rows
         self.store.set_attempts(set(attempts) - set(stored.values()))
@@ -370,16 +369,6 @@ def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     missing = [job.id for job in jobs if not job.batch_id]
     batch_ids = batch.find(missing) if missing else {}
     return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
-
-
-def _update_unknown_job(
-    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, may_be_queued: bool
-) -> tuple[JobRow, list[AttemptRow]]:
-    """Return a job that its batch system does not know as lost, unless it may still be queued."""
-    if JobState(job.state).is_final or (may_be_queued and not job.batch_id):
-        return job, []
-    lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
-    return lost, [attempt]
 
 
 @dataclass(frozen=True)

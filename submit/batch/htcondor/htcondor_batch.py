@@ -444,7 +444,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: not all were queued; another call queues the others.
         """
         requeued_ids: dict[str, str] = {}
-        for log, procs in self._group_by_cluster(earlier):
+        for log, procs in self._group_by_cluster(self.find_kept(earlier)):
             old = log.submission
             ids = {old.job_ids[proc]: log.batch_id(proc) for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())

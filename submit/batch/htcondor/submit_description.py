@@ -153,10 +153,6 @@ class Submission(SubmissionFolder):
         """Return CLUSTER.PROC@NAME, which :func:`parse_batch_id` reads."""
         return f"{number}.{place}@{self.name}"
 
-    def job_folder(self, proc: int) -> Path:
-        """Return the folder of one job."""
-        return self.path / "jobs" / self.job_ids[proc]
-
     def sandboxes(self, proc: int) -> dict[int, Path]:
         """Return attempt -> output folder, as far as the output has arrived.
 

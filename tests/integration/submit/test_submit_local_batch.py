@@ -167,7 +167,7 @@ def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: 
     descriptions.unlink()
     local_user.invoke_command("status", "last")
     resumed = local_user.invoke_command("resume", "last")
-    assert "2 jobs cannot be queued, because their inputs are not on this machine" in resumed.output
+    assert "2 jobs cannot be queued, because inputs are not on this machine" in resumed.output
     assert "no job can be queued" in str(resumed.exception)
 
 

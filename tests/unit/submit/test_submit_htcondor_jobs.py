@@ -458,7 +458,6 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     clusters = iter((8, 9))
     add_cluster = lambda submission: submission.record_cluster(next(clusters))  # noqa: E731
     monkeypatch.setattr(schedd.batch, "_add_cluster", add_cluster)
-    (schedd.batch.root / ".incoming").mkdir(parents=True)
     for folder in ("shared", "jobs/a/output/attempt-1", "jobs/b/output"):
         (schedd.submission.path / folder).mkdir(parents=True)
     for job in "ab":
@@ -490,6 +489,7 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     schedd.write(event(TERMINATED, 40, 1, proc=1, **DONE))
     assert schedd.batch.purge([*requeued, schedd.ids[1]]) > 0
     assert not schedd.submission.path.parent.exists()
+    assert schedd.batch.requeue({new: 1}, replace_inputs) == {}, "purged"
 
 
 @pytest.mark.parametrize("is_spooling", [True, False])
