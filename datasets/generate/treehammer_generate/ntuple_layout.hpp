@@ -55,12 +55,24 @@ private:
       CollectColumns(fDescriptor, field.id, columns);
       for (const auto column : columns)
          if (fColumns.insert(column).second)
-            layout.unzipped[at] += fInspector->GetColumnInspector(column).GetUncompressedSize();
+            layout.unzipped[at] += countElements(column) * fInspector->GetColumnInspector(column).GetElementSize();
       CountPages(fDescriptor, columns, fPages, [&](const auto &cluster, std::uint64_t bytes) {
          layout.zipped[at] += bytes;
          layout.baskets.push_back(bytes);
          fClusterBytes[cluster.GetId()] += bytes;
       });
+   }
+
+   /// Elements that lie in the file: not those before a field was added, which readers take as zeros.
+   Long64_t countElements(ROOT::DescriptorId_t column) const
+   {
+      Long64_t elements = 0;
+      for (const auto &cluster : fDescriptor.GetClusterIterable())
+         if (cluster.ContainsColumn(column) && !cluster.GetColumnRange(column).IsSuppressed())
+            for (const auto &page : cluster.GetPageRange(column).GetPageInfos())
+               if (page.GetLocator().GetType() == ROOT::RNTupleLocator::kTypeFile)
+                  elements += page.GetNElements();
+      return elements;
    }
 
    std::unique_ptr<Inspector> fInspector;

@@ -208,7 +208,7 @@ void elsewhere(const char *path, const std::string &name)
       other->Write();
 }
 
-/// 31,996 uncompressed bytes in five columns, and four projections of them.
+/// 31,996 uncompressed bytes in five columns, four projections of them, and a field after all entries.
 void projected(const char *path)
 {
    auto model = ROOT::RNTupleModel::Create();
@@ -229,6 +229,10 @@ void projected(const char *path)
       pair->second.assign(entry % 3, entry);
       writer->Fill();
    }
+   auto updater = writer->CreateModelUpdater();
+   updater->BeginUpdate();
+   updater->MakeField<float>("late");
+   updater->CommitUpdate();
 }
 
 void write()
@@ -256,8 +260,7 @@ void write()
       TTree tree("Refs", "");
       float x = 1;
       tree.Branch("links", &x);
-      auto *branch = tree.Branch("params", &x);
-      branch->Fill();
+      tree.Branch("params", &x)->Fill();
       tree.Write();
    }
    {
@@ -266,8 +269,7 @@ void write()
    }
    {
       TFile file("friends.root", "RECREATE");
-      auto *folder = file.mkdir("sub");
-      folder->cd();
+      file.mkdir("sub")->cd();
       fill("inner", 100);
       file.cd();
       auto *tree = fill("T", 200);
@@ -326,8 +328,7 @@ void write()
    }
    {
       TFile file("ntuples.root", "RECREATE");
-      auto *folder = file.mkdir("one")->mkdir("two");
-      ntuple(*folder, "deep");
+      ntuple(*file.mkdir("one")->mkdir("two"), "deep");
    }
    for (const char *path : {"a[1].root", "x*.root", "x1.root", "c:d.root", "h#i?.root"}) {
       TFile file("plain.root", "RECREATE");

@@ -140,11 +140,11 @@ def test_file_may_be_named_by_its_own_branches(add: tuple[FolderCatalogue, Add])
     assert add[1]("itself.root").branches == ("x", "y")
 
 
-def test_projected_fields_are_measured_once(
+def test_projected_and_late_fields_are_measured_by_their_pages(
     add: tuple[FolderCatalogue, Add], odd_files: Path
 ) -> None:
     layout = add[1]("projected.root").files[0].layout
-    assert layout.branches == 6
+    assert layout.branches == 7
     assert layout.unzipped_bytes == 1000 * (8 + 4 + 8) + (2000 + 999) * 4
     pages = list_ntuple_pages(odd_files / "projected.root", "N")
     assert layout.basket_zipped_bytes.count == len(pages) == 5
