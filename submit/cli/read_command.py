@@ -117,7 +117,7 @@ def read_command(
             addresses, request, settings, progress_bar, make_display(to_stderr=True)
         )
     below = [f"{rates.root}: {rates.describe_bottleneck()}." for rates in result.rates]
-    if result.is_not_compared:
+    if len(roots) > 1 and not request.compares_releases:
         below.append("No verdict: with several threads, releases cannot take turns.")
     document = result.to_document()
     is_kept = keep and output_form() == TABLE

@@ -82,6 +82,11 @@ class ReadRequest:
     name: str = ""
     tree: str = ""
 
+    @property
+    def compares_releases(self) -> bool:
+        """Whether further releases are compared with the first, by turns."""
+        return len(self.releases) > 1 and self.threads == 1
+
 
 @dataclass(frozen=True)
 class OpenedFiles:
@@ -367,12 +372,13 @@ def plan_read(
         InputFile(name, url, digest.size, digest.adler32)
         for name, url, digest in zip(files.names, files.urls, files.digests, strict=True)
     )
-    readable = "-readable" if manifest.unreadable_branches else ""
+    # Campaigns of one read have different names; the comparison has the user's.
+    suffix = "-readable" if manifest.unreadable_branches else ""
+    suffix += "-alone" if mode == SOLO and request.compares_releases else ""
     return make_plan(
         CampaignRequest(
             test,
-            # Campaigns of one read have different names.
-            name=request.name and request.name + readable + ("-paired" if mode == PAIRED else ""),
+            name=request.name and request.name + suffix,
             options=SubmissionOptions(use_service=False),
             # The values of a single release are compared with nothing.
             max_jobs=1 if mode == SOLO else 0,

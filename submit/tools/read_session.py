@@ -110,11 +110,6 @@ class ReadResult:
     campaign: CampaignRow
 
     @property
-    def is_not_compared(self) -> bool:
-        """Whether several releases were read without a comparison."""
-        return len(self.rates) > 1 and not self.comparisons
-
-    @property
     def exit_code(self) -> ExitCode:
         """1 if a release is slower than the first, 3 if nothing could be compared."""
         return rate_results(self.comparisons, DEFAULT_DELTA) if self.comparisons else ExitCode.DONE
@@ -163,7 +158,7 @@ class _ReadSession:
                 failure.hint = "Choose other columns with -b, or read with one thread."
             raise failure
         comparisons: Sequence[ComparisonResult] = ()
-        if len(request.releases) > 1 and request.threads == 1:
+        if request.compares_releases:
             plan = self._plan(measured, PAIRED)
             sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
             with cancel_on_interrupt(self.settings, plan.campaign_id):
@@ -233,7 +228,7 @@ def describe_content(result: ReadResult) -> Iterator[str]:
     names = (url.rpartition("/")[2] for url in result.urls)
     yield (
         f"{', '.join(names)}: {kind} {manifest.tree!r}, "
-        f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
+        f"{pluralize(rates.events, 'event')}, {rates.branches:,} of {total}, {', '.join(sizes)}"
     )
     yield from manifest.describe_other_trees()
     if embedded := sum(file.layout.embedded_bytes for file in manifest.files):

@@ -151,7 +151,7 @@ def test_campaigns_of_one_read_have_different_names(files: OpenedFiles, tmp_path
         for changes in ({}, {"manifest": odd})
         for mode in (SOLO, PAIRED)
     ]
-    assert names == ["mine", "mine-paired", "mine-readable", "mine-readable-paired"]
+    assert names == ["mine-alone", "mine", "mine-readable-alone", "mine-readable"]
 
 
 def test_pattern_that_matches_nothing_is_refused(files: OpenedFiles, tmp_path: Path) -> None:
