@@ -7,7 +7,9 @@
 #include "gated_loop.hpp"
 
 #include <ROOT/RDataFrame.hxx>
+#include <ROOT/RError.hxx>
 #include <ROOT/RResultPtr.hxx>
+#include <RVersion.h>
 #include <TH1D.h>
 #include <TROOT.h>
 
@@ -57,8 +59,20 @@ public:
       fRead.OnPartialResult(1, [function](ULong64_t &) { function(); });
    }
 
-   /// Run the one event loop that gives all results.
-   void Run() { fRead.GetValue(); }
+   /// Run the one event loop that gives all results; errors of an RNTuple's pages are failed reads.
+   void Run()
+   {
+#if ROOT_VERSION_CODE >= ROOT_VERSION(6, 36, 0) // the first with this class, and with the released format
+      try {
+         fRead.GetValue();
+      } catch (const ROOT::RException &error) {
+         const std::string text = error.what();
+         throw ReadError(text.substr(0, text.find('\n')));
+      }
+#else
+      fRead.GetValue();
+#endif
+   }
 
    ULong64_t Read() { return *fRead; }
    ULong64_t Kept() { return fKept ? *fKept : *fRead; }

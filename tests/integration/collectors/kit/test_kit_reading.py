@@ -63,13 +63,6 @@ def test_successful_read_logs_only_its_passes(
         assert [line for line in lines if not line.startswith("pass ")] == []
 
 
-def count_baskets(path: Path) -> int:
-    """Count the baskets of all branches that are records of their own, by another reader."""
-    with uproot.open(path) as file:
-        branches = file["events"].itervalues(recursive=True)
-        return sum(branch.num_baskets - len(branch.embedded_baskets) for branch in branches)
-
-
 def list_basket_reads(path: Path) -> list[tuple[int, int]]:
     """List position and length of all baskets in the order of a loop over the entries, by another reader."""
     baskets = []
@@ -103,7 +96,7 @@ def test_full_read_fetches_every_basket_once(
     assert values["events_read"] == values["events_total"] == 4000
     assert values["branches_selected"] == values["branches_total"] == 32
     assert values["cache_missed_calls"] == 0
-    assert values["baskets_read"] == count_baskets(tree_file)
+    assert values["baskets_read"] == len(list_basket_reads(tree_file))
     assert values["cache_efficiency"] == 1.0
 
 
@@ -195,7 +188,9 @@ def test_build_facts_name_the_release(cold_read: Any, release: providers.Softwar
     assert any("libTree.so" in path for path in libraries)
 
 
-UPROOT_READ = Path(hctests_file).parent / "uproot-read" / "read.py"
+RDF_READ, UPROOT_READ = (
+    Path(hctests_file).parent / name / "read.py" for name in ("rdf-read", "uproot-read")
+)
 ANALYSIS = {"filter": "single_0", "minimum": 5, "bins": 10, "low": 0.0, "high": 1000.0}
 
 
@@ -207,7 +202,7 @@ def _failure(done: Any) -> tuple[str, str, str]:
     return done.failure["failure_class"], done.failure["kind"], done.failure["phase"]
 
 
-def test_damaged_file_cannot_be_opened(
+def test_missing_or_damaged_file_cannot_be_opened(
     release: providers.SoftwareSetup,
     plain_python: providers.SoftwareSetup,
     tree_file: Path,
@@ -215,6 +210,10 @@ def test_damaged_file_cannot_be_opened(
     tmp_path: Path,
 ) -> None:
     damaged, content = tmp_path / "damaged.root", tree_file.read_bytes()
+    done = run_payload(release, damaged)
+    assert _failure(done) == ("open", "file", "open")
+    assert f"{damaged}" in done.failure["message"]
+    assert done.failure["transient"] is False
     damaged.write_bytes(content[: len(content) // 2])
     done = run_payload(release, damaged)
     assert _failure(done) == ("open", "truncated", "open")
@@ -250,7 +249,17 @@ def test_damaged_basket_fails_the_read(
         plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS, branches="*", kind=kind
     )
     assert _failure(uproot) == ("read", "entry", phase)
-    assert f"{damaged}: " in uproot.failure["message"]
+
+
+def test_damaged_page_fails_the_data_frame(
+    release: providers.SoftwareSetup, newest_twin: Path, run_payload: Run, tmp_path: Path
+) -> None:
+    damaged, content = tmp_path / "damaged.root", newest_twin.read_bytes()
+    damaged.write_bytes(content[:100_000] + bytes(20_000) + content[120_000:])
+    axes = {"format": "rntuple", "branches": "single_*"}
+    done = run_payload(release, damaged, payload=RDF_READ, settings=ANALYSIS, **axes)
+    assert _failure(done) == ("read", "entry", "loop")
+    assert done.failure["message"].startswith("page checksum verification failed")
 
 
 @pytest.mark.parametrize(
@@ -272,15 +281,6 @@ def test_missing_item_is_named(
     done = run_payload(latest_release, tree_file, **change)
     assert _failure(done) == failed
     assert expected in done.failure["message"]
-
-
-def test_missing_file_is_named(
-    latest_release: providers.SoftwareSetup, run_payload: Run, tmp_path: Path
-) -> None:
-    done = run_payload(latest_release, tmp_path / "nothing.root")
-    assert _failure(done) == ("open", "file", "open")
-    assert "nothing.root" in done.failure["message"]
-    assert done.failure["transient"] is False
 
 
 def test_unresponsive_server_is_transient(
