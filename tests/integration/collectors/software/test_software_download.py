@@ -218,20 +218,29 @@ def test_replaced_wheel_is_refused(
     assert index.sent == ["whole"] * 3
 
 
+#: Installs into a folder; the last argument is an environment to copy, or ''.
+INSTALL = f"""
+import shutil, sys
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, wheel_installation, wheels
+folder, needed, python = sys.argv[1:]
+wheels.WHEELS[{VERSION!r}] = {WHEEL!r}
+wheels.NEEDED_BYTES = int(needed)
+if python:
+    wheel_installation.WheelInstaller.create_environment = lambda maker: shutil.copytree(
+        python, maker.folder, symlinks=True, dirs_exist_ok=True
+    )
+try:
+    providers.prepare_software(providers.parse_software_request({VERSION!r}), folder)
+except ExecutionError as error:
+    print(error.failure.kind, error)
+"""
+
+
 @pytest.mark.usefixtures("quick")
 def test_killed_installation_is_restarted(index: type[Index], python: Path, tmp_path: Path) -> None:
     index.faults[:] = ["stall"]
-    script = (
-        "import shutil\n"
-        "from treehammer.collectors.software import providers, wheel_installation, wheels\n"
-        "wheel_installation.WheelInstaller.create_environment = lambda maker: shutil.copytree(\n"
-        f"    {str(python)!r}, maker.folder, symlinks=True, dirs_exist_ok=True)\n"
-        f"wheels.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
-        "wheels.NEEDED_BYTES = 1\n"
-        f"request = providers.parse_software_request({VERSION!r})\n"
-        f"providers.prepare_software(request, {str(tmp_path)!r})\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = subprocess.Popen([sys.executable, "-c", INSTALL, str(tmp_path), "1", str(python)])
     assert index.stalled.wait(120)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -264,33 +273,22 @@ def test_missing_index_and_missing_release_are_distinguished(
         prepare(tmp_path, notes)
 
 
-FULL_DISK = """
-import sys
-from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheels
-wheels.WHEELS[sys.argv[2]] = sys.argv[3]
-wheels.NEEDED_BYTES = int(sys.argv[4])
-try:
-    providers.prepare_software(providers.parse_software_request(sys.argv[2]), sys.argv[1])
-except ExecutionError as error:
-    print(error.failure.kind, error)
-"""
-
-
 @pytest.mark.parametrize("needed, megabytes", [(10**12, 60), (1, 50), (1, 6)])
 def test_full_disk_is_named(
-    index: type[Index], tmp_path: Path, needed: int, megabytes: int
+    index: type[Index], python: Path, tmp_path: Path, needed: int, megabytes: int
 ) -> None:
     """Detected before the download, by pip, and by venv."""
+    is_found_by_pip = (needed, megabytes) == (1, 50)
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f'mount -t tmpfs -o size={megabytes}m none {disk} && exec "$@"'
     space = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no disk of any size can be mounted here (unshare)")
-    command = [sys.executable, "-c", FULL_DISK, str(disk), VERSION, WHEEL, str(needed)]
+    environment = str(python) if is_found_by_pip else ""
+    command = [sys.executable, "-c", INSTALL, str(disk), str(needed), environment]
     done = run_captured([*space, *command], check=True)
     assert done.stdout.startswith(f"disk the disk of {disk}/root-{VERSION} is full"), done.stdout
     assert "MB are free; make room there" in done.stdout
     assert "venv" not in done.stdout
-    assert index.sent == (["whole"] if (needed, megabytes) == (1, 50) else [])
+    assert index.sent == ["whole"] * is_found_by_pip
