@@ -37,7 +37,7 @@ from treehammer.text_formatting import (
 _AXIS_VALUES = re.compile(r"\w+=\S+(?: \w+=\S+)*")
 #: A share of the branches or events in the label of a variant.
 _FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
-#: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
+#: Largest effect (in ln, a factor of ten thousand) that is written out, of either sign.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
 #: Times per event -> titles in tables; other headline metrics have their names.
@@ -53,11 +53,8 @@ def title_metric(metric: str) -> str:
 
 def list_metrics(rows: Iterable[VerdictRow]) -> list[str]:
     """List the metrics of a comparison: times per event, then the others in the order of rows."""
-    metrics = dict.fromkeys(row.metric for row in rows)
-    return [
-        *(name for name in METRIC_TITLES if name in metrics),
-        *(n for n in metrics if n not in METRIC_TITLES),
-    ]
+    names = [row.metric for row in rows]
+    return [name for name in dict.fromkeys((*METRIC_TITLES, *names)) if name in names]
 
 
 def format_metric_value(metric: str, value: float, unit: str) -> str:
@@ -193,7 +190,7 @@ def describe_change(effect: float, metric: str = "cpu_per_event_s", better: str 
 
 def format_change_size(effect: float) -> str:
     """Format an effect without its sign, in percent, e.g. ``3.1``."""
-    return _format_change(effect).lstrip("+−")
+    return _format_change(effect).replace("<−", ">").replace(">+", ">").lstrip("+−")
 
 
 def format_change_interval(low: float, high: float) -> str:
@@ -203,8 +200,12 @@ def format_change_interval(low: float, high: float) -> str:
 
 def _format_change(effect: float) -> str:
     if effect > MAX_SHOWN_EFFECT:
-        return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
-    return format_signed(100 * math.expm1(effect))
+        return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):,.0f}"
+    if effect < -MAX_SHOWN_EFFECT:
+        return f"<−{-100 * math.expm1(-MAX_SHOWN_EFFECT):.2f}"
+    percent = 100 * math.expm1(effect)
+    # Nothing takes 100.0 % less.
+    return format_signed(percent) if percent > -99.95 else write_minus(f"{percent:.2f}")
 
 
 def digits_for_error(error: float) -> int:
@@ -278,17 +279,15 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     where = f"{format_change_interval(row.low, row.high)} {describe_scope(row)}"
     change = _format_change(row.effect)
     within = format_delta(evidence.delta)
+    subject = b if row.metric in METRIC_TITLES else f"{row.metric} with {b}"
     if evidence.prediction:
         where += f", at one more site {format_change_interval(*evidence.prediction)}"
     if row.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        words = describe_change(row.effect, row.metric, evidence.better)
-        if row.metric in METRIC_TITLES:
-            return f"{b} is {words} {where}"
-        return f"{row.metric} with {b} is {words} {where}"
+        return f"{subject} is {describe_change(row.effect, row.metric, evidence.better)} {where}"
     if row.verdict == Verdict.SAME:
         return f"{b} is the same as {a} within {within} {where}"
     if row.verdict == Verdict.DIFFERENT:
-        return f"{b} differs by {change} % {where}, perhaps by less than {within}"
+        return f"{subject} differs by {change} % {where}, perhaps by less than {within}"
     return f"{row.verdict}: {b} against {a} {change} % {where}"
 
 

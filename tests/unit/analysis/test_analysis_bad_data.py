@@ -218,8 +218,10 @@ def test_failed_execution_does_not_define_build() -> None:
 def test_extreme_effects_are_formatted() -> None:
     row = ask(SimulatedCampaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
     interval = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
-    assert interval == "−100.0 … >+999900 %"
-    assert verdict_text.format_effect(0.03) == "+3.0 %"
+    assert interval == "<−99.99 … >+999,900 %"
+    changes = {0.03: "+3.0 %", -7.0: "−99.9 %", -8.0: "−99.97 %"}
+    assert {effect: verdict_text.format_effect(effect) for effect in changes} == changes
+    assert verdict_text.describe_change(-20.0) == ">99.99 % faster"
 
 
 VALUES = st.one_of(
