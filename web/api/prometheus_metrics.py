@@ -204,19 +204,19 @@ def metrics_view(store: Store, _request: Request) -> Response:
     for name, (text, labels) in chain.from_iterable(group.items() for group in declared):
         kind = CounterMetricFamily if name == "measurements" else GaugeMetricFamily
         families[name] = kind(f"treehammer_{name}", text, labels=labels)
+    # A gauge may not have the label ``quantile``.
+    families["site_read_latency_seconds"].type = "unknown"
     now_us = time.time_ns() // 1000
     listed = (_count_outcomes, _list_performances, *(part.list_samples for part in parts))
     for list_samples in listed:
         for name, labels, value in list_samples(store, now_us):
             families[name].add_metric(labels, value)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_FamilyCollector([*families.values()]))
-    return _respond(registry)
+    return _respond(_FamilyCollector([*families.values()]))
 
 
-def _respond(registry: CollectorRegistry) -> Response:
+def _respond(metrics: Collector) -> Response:
     headers = {"Cache-Control": "no-store"}
-    return Response(generate_latest(registry), media_type=METRICS_MEDIA_TYPE, headers=headers)
+    return Response(generate_latest(metrics), media_type=METRICS_MEDIA_TYPE, headers=headers)
 
 
 class _FamilyCollector(Collector):
