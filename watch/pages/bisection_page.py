@@ -27,7 +27,7 @@ class BisectionQuery(PageQuery):
 
 
 @page(
-    "/bisections/{bisection:text}",
+    "/bisections/{bisection:some}",
     "bisection",
     BisectionQuery,
     position=42,

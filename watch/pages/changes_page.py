@@ -155,7 +155,7 @@ def _build_commit_table(store: Store) -> DataTable:
 
 
 @page(
-    "/changes/{change:text}",
+    "/changes/{change:some}",
     "change",
     ChangeQuery,
     position=41,

@@ -67,7 +67,7 @@ class ReleaseQuery(PageQuery):
 
 
 @page(
-    "/releases/{release:text}",
+    "/releases/{release:some}",
     "release",
     ReleaseQuery,
     position=42,

@@ -198,13 +198,16 @@ def _describe_progress(
     command = f"treehammer status {campaign.id} --follow"
     if not job.state:
         yield ui.quiet("Only measurements of this job were received, not its state.")
+    elif JobState(job.state).is_final:
+        if not has_started:
+            yield ui.quiet("The job ended without a recorded start.")
     elif not has_started:
         yield from ui.suggest(
             "The job has not started yet. Its state is as of the last query of the batch system. Query "
             "again:",
             command,
         )
-    elif not JobState(job.state).is_final:
+    else:
         text = "The state is as of the last query of the batch system; "
         yield ui.quiet(text, ui.Code(command), " updates it.")
 

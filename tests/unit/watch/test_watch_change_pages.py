@@ -370,3 +370,4 @@ def test_search_for_a_release_opens_its_page(pages: ServiceThread) -> None:
     assert "treehammer changes --update" in page.text
     assert any("axis_root=6.40.00" in link for link in page.list_links("/explore"))
     assert "never measured" in pages.read("/releases/7.0", 404).text
+    assert pages.client.get("/changes/").headers["Location"] == "/changes"

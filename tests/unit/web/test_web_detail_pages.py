@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,10 +99,12 @@ def test_jobs_with_like_identities_are_told_apart(pages: ServiceThread) -> None:
 
 def test_jobs_open_without_measurements_and_without_row(pages: ServiceThread) -> None:
     lost = make_job_row("lost", campaign_id="nightly", site=SITE, state="lost")
-    pages.store.add_campaign(make_campaign_row("nightly"), [lost])
+    cancelled = replace(lost, id="cancelled", state="cancelled")
+    pages.store.add_campaign(make_campaign_row("nightly"), [lost, cancelled])
     pages.store.set_attempts([AttemptRow("lost", 1, "lost", 1, 2, None, "batch", "gone")])
     pages.store.add([make_measurement("received", **COMMON)])
     assert "batch: gone" in pages.read("/jobs/lost").text
+    assert "The job ended without a recorded start." in pages.read("/jobs/cancelled").text
     assert "Only measurements of this job were received" in pages.read("/jobs/received").text
     assert pages.client.get("/jobs/neither").status_code == 404
 
@@ -293,11 +296,8 @@ def test_incomplete_url_redirects_to_list(
     service: ServiceThread, address: str, leads_to: str
 ) -> None:
     answer = service.client.get(address, headers={"Accept": "text/html"})
-    if leads_to:
-        assert answer.status_code == 307
-        assert answer.headers["Location"].endswith(leads_to)
-    else:
-        assert answer.status_code == 404
+    assert answer.status_code == (307 if leads_to else 404)
+    assert answer.headers.get("Location", "") == leads_to
     assert service.client.get("/api/v1/sites/").status_code == 404
 
 
