@@ -373,8 +373,7 @@ def test_prometheus_metrics_equal_database(filled_service: ServiceThread) -> Non
 
 
 def test_campaign_page_shows_time_of_states(filled_service: ServiceThread) -> None:
-    html = filled_service.load_page("/campaigns/running")
-    assert "their latest event is from 20" in html
+    assert "their latest event is from 20" in filled_service.load_page("/campaigns/running")
 
 
 def test_unchanged_progress_is_not_sent_again(filled_service: ServiceThread) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 from page_database import HOSTILE_TEXTS
-from service_thread import BROWSER, ServiceThread, run_service
+from service_thread import ServiceThread, run_service
 
 from treehammer.config import Settings, load_settings
 from treehammer.sql.core.rows import AttemptRow
@@ -380,9 +379,7 @@ def test_differences_of_the_environment_come_first(pair: tuple[ServiceThread, li
 @pytest.mark.parametrize("path", ["/measurements/none", "/measurements/{}?with=none"])
 def test_unknown_measurement_is_not_found(pair: tuple[ServiceThread, list[str]], path: str) -> None:
     service, (good, _) = pair
-    answer = service.client.get(path.format(good), headers=BROWSER)
-    assert answer.status_code == 404
-    assert "here is no measurement 'none'" in unescape(answer.text)
+    assert "There is no measurement 'none'" in service.read(path.format(good), 404).text
 
 
 OUTPUT = "Fatal in <TBranch>\n" + "a line <of> many\n" * 1000
