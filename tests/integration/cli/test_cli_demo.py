@@ -6,10 +6,8 @@ import re
 import shlex
 import sqlite3
 import subprocess
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -71,25 +69,6 @@ def test_demo_uses_checkout_history(demo_run: DemoRun) -> None:
     assert query(demo_run, "select distinct commit_id, dirty, ref, test_path from results") == [
         (head, 0, "HEAD", "hctests/ttree-read")
     ]
-
-
-def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun) -> None:
-    rows = query(
-        demo_run,
-        "select job_id, round, min(started_us), max(ended_us), min(launch_order), min(kind)"
-        " from results where run_mode = 'paired' group by 1, 2 order by 3",
-    )
-    assert len(rows) == 8
-    ends = [row[3] for row in rows]
-    assert all(row[2] >= end for row, end in zip(rows[1:], ends, strict=False))
-    orders: dict[str, list[str]] = {}
-    for job, _, _, _, order, kind in rows:
-        if kind == "timed":
-            orders.setdefault(job, []).append(order)
-    assert all(
-        set(job_orders) == {"AB", "BA"} and len(job_orders) == 3 for job_orders in orders.values()
-    )
-    assert Counter(chain(*orders.values())) == {"AB": 3, "BA": 3}
 
 
 def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
