@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 #: Variable with the hosts that get a door's token on a redirect: ``DOOR=HOST,HOST;DOOR=HOST``.
 TOKEN_POOLS_VARIABLE = "TREEHAMMER_TOKEN_POOLS"  # noqa: S105  # a name
@@ -40,6 +40,8 @@ _MAX_INTERIM, _MAX_LINE_BYTES = 20, 65_536
 #: Methods that a 303 does not turn into another one.
 _READING_METHODS = ("GET", "HEAD", "OPTIONS", "PROPFIND")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+#: Signs of an address that are sent as they are.
+_URL_SIGNS = "%/?#:@!$&'()*+,;=~[]"
 
 ByteBody = Union[bytes, Callable[[], BinaryIO]]
 
@@ -237,9 +239,7 @@ def send_request(
         HttpAnswerError: redirects without end, or to another protocol.
         OSError: the server does not answer, or not in time.
     """
-    opener = urllib.request.build_opener(
-        _NoRedirect(), _HttpHandler(deadline), _HttpsHandler(deadline, context)
-    )
+    opener = urllib.request.build_opener(_NoRedirect(), _TimedHandler(deadline, context))
     visited = [url]
     # A server that redirects an upload wants its body at the other server only.
     expects_consent = callable(body)
@@ -268,6 +268,11 @@ def send_request(
                 raise
 
 
+def escape_url(url: str) -> str:
+    """Escape the blanks, umlauts and other signs of an address that no request may hold."""
+    return quote(url, safe=_URL_SIGNS, errors="surrogateescape")
+
+
 def _build_request(
     method: str,
     url: str,
@@ -277,7 +282,7 @@ def _build_request(
 ) -> urllib.request.Request:
     """Build a request with the token, which no redirect takes along."""
     request = urllib.request.Request(  # noqa: S310 - schemes are checked
-        url, data=content, headers={**headers}, method=method
+        escape_url(url), data=content, headers={**headers}, method=method
     )
     for name, value in token.make_header(url).items():
         request.add_unredirected_header(name, value)
@@ -307,7 +312,10 @@ def follow_redirect(url: str, location: str, visited: List[str]) -> str:
     Raises:
         HttpAnswerError: redirects without end, or to another protocol.
     """
-    target = urljoin(url, location)
+    try:
+        target = urljoin(url, location)
+    except ValueError:  # such as brackets without an address
+        target = location
     if _parse_origin(target) is None or urlsplit(target).scheme not in _DEFAULT_PORTS:
         raise HttpAnswerError(f"it redirects to {target!r}, which is no http or https URL")
     if target in visited:
@@ -319,25 +327,21 @@ def follow_redirect(url: str, location: str, visited: List[str]) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Handler that reports redirects as errors instead of following them."""
+    """Handler that reports redirects as errors instead of following them, or looking at them."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def http_error_302(self, *_: Any) -> None:
         return None
 
-
-class _HttpHandler(urllib.request.HTTPHandler):
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(lambda host, **_: TimedConnection(host, self._deadline), request)
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-class _HttpsHandler(urllib.request.HTTPSHandler):
+class _TimedHandler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
     def __init__(self, deadline: Deadline, context: Optional[ssl.SSLContext]) -> None:
         super().__init__(context=context)
         self._deadline, self._tls = deadline, context
+
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(lambda host, **_: TimedConnection(host, self._deadline), request)
 
     def https_open(self, request: urllib.request.Request) -> Any:
         return self.do_open(
@@ -366,7 +370,7 @@ def connect_socket(address: Tuple[str, int], deadline: Deadline) -> socket.socke
 
 
 class TimedConnection(http.client.HTTPConnection):
-    """Connection whose waits end at the deadline of its current request."""
+    """Connection whose waits end at the ``deadline`` of this and all further requests."""
 
     def __init__(
         self, host: str, deadline: Deadline, port: Optional[int] = None, **options: Any
@@ -375,10 +379,6 @@ class TimedConnection(http.client.HTTPConnection):
         self._reader: Any = None
         self._create_connection = lambda address, *_: connect_socket(address, self.deadline)
         self.response_class = self._make_response  # type: ignore[assignment]
-        self.use_deadline(deadline)
-
-    def use_deadline(self, deadline: Deadline) -> None:
-        """Set the deadline of this and all further requests."""
         self.deadline = deadline
 
     def close(self) -> None:

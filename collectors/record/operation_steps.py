@@ -123,10 +123,6 @@ class LoadProgress(NamedTuple):
         progress = cls.from_numbers(numbers)
         return (attempt, progress) if progress and is_number(attempt) else None
 
-    def to_attribute(self, attempt: int) -> str:
-        """Format a ClassAd list without spaces."""
-        return "{" + ",".join(map(str, (attempt, *self))) + "}"
-
     def write(self, path: str) -> None:
         """Write a file, whose readers see the old or the new step; a full disk keeps the old one."""
         with suppress(OSError):

@@ -190,7 +190,7 @@ class ServiceSession:
         Raises:
             ConnectionError: the connection failed.
         """
-        self._connection.use_deadline(Deadline(self._timeout_s))
+        self._connection.deadline = Deadline(self._timeout_s)
         try:
             self._connection.request("POST", self._base + path, body.encode(), self._headers)
             reply = self._connection.getresponse()

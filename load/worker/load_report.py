@@ -55,7 +55,8 @@ class LoadReport:
         if not self._config or time.monotonic() < self._due:
             return
         progress = LoadProgress.read(self._path)
-        text = progress.to_attribute(self._attempt) if progress else ""
+        # A list of ClassAds without spaces.
+        text = "{%s}" % ",".join(map(str, (self._attempt, *progress))) if progress else ""
         if text and text != self._reported:
             self._set(text)
 

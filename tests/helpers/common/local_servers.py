@@ -201,8 +201,9 @@ class LyingDoor(BaseHTTPRequestHandler):
                     return None
             case "circle" | "endless":
                 return self.answer(302, b"", Location=self.path + "x" * (kind == "endless"))
-            case "elsewhere":
-                return self.answer(302, b"", Location="file:///etc/passwd")
+            case "elsewhere" | "brackets":
+                target = "file:///etc/passwd" if kind == "elsewhere" else "http://[::1/f"
+                return self.answer(302, b"", Location=target)
             case "compressed":
                 return self.answer(200, body, Content_Encoding="gzip")
             case "closed":

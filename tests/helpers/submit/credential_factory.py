@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import time
 from pathlib import Path
 
@@ -21,15 +22,10 @@ def write_token(path: Path, end_s: float | None, secret: str = SECRET) -> Path:
 
 def write_proxy(path: Path, *ends_s: float, secret: str = SECRET) -> Path:
     """Write a chain of certificates with these expiry times, and a mock private key."""
-    chain = "".join(_encode_pem(_encode_certificate(end)) for end in ends_s)
+    chain = "".join(ssl.DER_cert_to_PEM_cert(_encode_certificate(end)) for end in ends_s)
     path.write_text(f"{chain}-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n")
     path.chmod(0o600)
     return path
-
-
-def _encode_pem(der: bytes) -> str:
-    text = base64.encodebytes(der).decode()
-    return f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n"
 
 
 def _encode_certificate(end_s: float) -> bytes:

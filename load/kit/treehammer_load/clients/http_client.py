@@ -17,7 +17,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from .....collectors.http_answers import ContentRange, RangeAnswerError, check_range
 from .....collectors.http_requests import (
@@ -27,6 +27,7 @@ from .....collectors.http_requests import (
     HttpAnswerError,
     TimedConnection,
     TimedTlsConnection,
+    escape_url,
     follow_redirect,
 )
 from .....collectors.record import operation_steps as steps
@@ -69,8 +70,6 @@ _PARTS_TYPE = "multipart/byteranges"
 _CONTENT_RANGE = re.compile(rb"^content-range:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 #: Bytes of headers and delimiter of each part of a body with several parts.
 _MAX_PART_HEAD_BYTES = 2_000
-#: Signs of an address that are sent as they are; others, such as blanks and umlauts, are escaped.
-_URL_SIGNS = "%/?:@!$&'()*+,;=~[]"
 #: Headers of all requests.
 HEADERS: Mapping[str, str] = {"User-Agent": "treehammer", "Accept-Encoding": "identity"}
 
@@ -426,11 +425,11 @@ class PlainHttpClient(StorageClient):
         while True:
             parts = urlsplit(url)
             connection = self._find_connection(operation.client, parts.scheme, parts.netloc)
-            connection.use_deadline(deadline)
+            connection.deadline = deadline
             headers = {**HEADERS, **make_range_header(operation), **token.make_header(url)}
             target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
             method = METHODS.get(operation.name, "GET")
-            connection.request(method, quote(target, safe=_URL_SIGNS), headers=headers)
+            connection.request(method, escape_url(target), headers=headers)
             response = connection.getresponse()
             location = response.headers.get("Location")
             if response.status not in REDIRECTS or not location:
