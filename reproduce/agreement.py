@@ -16,9 +16,11 @@ from treehammer.analysis.comparison.comparison_result import judge_campaign
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.hctests.definition.model import Scalar
 from treehammer.reproduce.published_result import CAMPAIGN_PREFIX, PublishedResult, QuantityTable
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.core.rows import CampaignRow
@@ -130,32 +132,32 @@ def measure_ratio(store: Store, quantity: QuantityTable, campaign: CampaignRow) 
     if quantity.kind == "effect":
         return _measure_effect(store, quantity, campaign)
     rows = _load_rows(store, quantity, campaign)
-    measures = {
-        "count": _divide_counts,
-        "quotient": _divide_metrics,
-        "slope": _measure_slope,
-        "same": _compare_texts,
-    }
+    if quantity.kind == "same":
+        return _compare_texts(quantity, rows, campaign.plan.definition.axes)
+    measures = {"count": _divide_counts, "quotient": _divide_metrics, "slope": _measure_slope}
     return measures[quantity.kind](quantity, rows)
 
 
 def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow) -> MeasuredRatio:
     rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)
     verdict = judge_campaign(store, campaign, rows, axes={quantity.axis: (quantity.a, quantity.b)})
-    effects = [
-        (row.effect, row.low, row.high)
+    verdicts = [
+        row
         for result in verdict.results
         for row in result.comparison.verdicts
         if row.metric == quantity.metric and row.effect is not None
     ]
-    if not effects:
+    if not verdicts:
         problems = "; ".join(map(methodcaller("rstrip", "."), verdict.problems))
         raise UnmeasuredError(problems or "too little was measured")
-    effect, low, high = effects[0]
-    if len(effects) > 1:
-        raise UnmeasuredError(f"{len(effects)} variants or sites have a verdict each")
-    if low is None or high is None:
+    if len(verdicts) > 1:
+        raise UnmeasuredError(f"{len(verdicts)} variants or sites have a verdict each")
+    effect, low, high = verdicts[0].effect, verdicts[0].low, verdicts[0].high
+    if effect is None or low is None or high is None:
         raise UnmeasuredError("too few launches for an interval")
+    if not Verdict(verdicts[0].verdict).is_statistical:
+        reasons = filter(None, (verdicts[0].verdict, verdicts[0].evidence.why))
+        raise UnmeasuredError(": ".join(reasons))
     return MeasuredRatio(math.exp(effect), math.exp(low), math.exp(high))
 
 
@@ -222,9 +224,14 @@ def _collect_values(
 
 
 def _compare_texts(
-    quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
+    quantity: QuantityTable,
+    rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]],
+    planned_axes: Mapping[str, Sequence[Scalar]],
 ) -> MeasuredRatio:
     texts = _collect_values(quantity, rows)
+    for value in planned_axes.get(quantity.axis, ()):
+        if str(value) not in texts:
+            raise UnmeasuredError(f"nothing was measured with {quantity.axis}={value}")
     if len(texts) < 2:
         raise UnmeasuredError(f"one value of {quantity.axis} cannot be compared")
     share = float(len({text for group in texts.values() for text in group}) == 1)

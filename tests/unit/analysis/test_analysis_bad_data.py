@@ -203,11 +203,6 @@ def test_duplicate_measurements_count_once() -> None:
         assert double.effect == pytest.approx(single.effect)
 
 
-def test_job_with_two_hosts_is_independent_of_order() -> None:
-    samples = [replace(s, host="other") if is_b(s) else s for s in SimulatedCampaign().samples()]
-    assert ask(samples) == ask(samples[::-1])
-
-
 def test_failed_execution_does_not_define_build() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)

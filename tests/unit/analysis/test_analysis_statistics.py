@@ -133,10 +133,6 @@ def test_repeated_jobs_on_a_host_add_nothing_at_site(groups: list[list[float]]) 
         assert twice.df == len(groups) - 1
 
 
-def test_one_site_is_not_pooled() -> None:
-    assert pool_estimates([[Estimate(0.02, 0.01, 7)]]) is None
-
-
 def test_holm_adjustment_equals_manual_calculation() -> None:
     adjusted = adjust_holm([0.04, 0.01, 0.03])
     assert [test.p for test in adjusted] == pytest.approx([0.06, 0.03, 0.06])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from repository_code import call_command, invoke_command
 from service_thread import ServiceThread
+from simulated_campaign import add_campaign as add_simulated
 
 from treehammer.config import load_settings
 from treehammer.datasets.specs.dataset_specs import load_spec
@@ -29,6 +32,7 @@ from treehammer.reproduce.published_result import (
     list_shipped_names,
     read_result,
 )
+from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.write.store import Store
 
 #: Variant and metrics of a measurement.
@@ -220,6 +224,25 @@ def test_missing_measurements_have_a_reason(
     quantity = QuantityTable(kind="count", metric="retries", axis="root", a="A", b="B")
     with pytest.raises(UnmeasuredError, match=message):
         measure_ratio(store, quantity, store.campaign("c"))
+
+
+def test_value_that_was_not_measured_is_not_called_the_same(store: Store) -> None:
+    add_campaign(store, "c", [({"root": "A"}, {"value_checksum": "12ab", "kind": "checksum"})])
+    plan = CampaignPlan.model_validate({"definition": {"axes": {"root": ["A", "B"]}}})
+    quantity = QuantityTable(kind="same", metric="value_checksum", axis="root")
+    with pytest.raises(UnmeasuredError, match="nothing was measured with root=B"):
+        measure_ratio(store, quantity, replace(store.campaign("c"), plan=plan))
+
+
+def test_effect_without_a_verdict_is_no_ratio(store: Store) -> None:
+    quantity = QuantityTable(
+        kind="effect", metric="cpu_per_event_s", axis="root", a="6.38.00", b="6.40.00"
+    )
+    id_ = add_simulated(store, "enough", math.log(2))
+    assert measure_ratio(store, quantity, store.campaign(id_)).value == pytest.approx(2, rel=0.02)
+    id_ = add_simulated(store, "little", math.log(2), loop_s=0.5)
+    with pytest.raises(UnmeasuredError, match=r"too little read: .* s of CPU per side in a job"):
+        measure_ratio(store, quantity, store.campaign(id_))
 
 
 def test_stored_results_are_printed_without_measuring(store: Store, tmp_path: Path) -> None:
