@@ -332,7 +332,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def http_error_302(self, *_: Any) -> None:
         return None
 
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+    http_error_301 = http_error_303 = http_error_302  # type: ignore[assignment]
+    http_error_307 = http_error_308 = http_error_302  # type: ignore[assignment]
 
 
 class _TimedHandler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
@@ -377,9 +378,9 @@ class TimedConnection(http.client.HTTPConnection):
     ) -> None:
         super().__init__(host, port, **options)
         self._reader: Any = None
+        self.deadline = deadline
         self._create_connection = lambda address, *_: connect_socket(address, self.deadline)
         self.response_class = self._make_response  # type: ignore[assignment]
-        self.deadline = deadline
 
     def close(self) -> None:
         """Close the connection, also one whose answer was never read."""
