@@ -235,7 +235,6 @@ def main() -> None:
     # '?' stands for characters that the output's encoding lacks, instead of failing.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    stdout = sys.stdout
     try:
         with explain_missing_extra():
             code = cli.main(standalone_mode=False)
@@ -253,8 +252,8 @@ def main() -> None:
     except UnicodeEncodeError as error:  # a word of the command that the database cannot hold
         click.echo(f"treehammer: {error.object[:100]!r} is not UTF-8 text", err=True)
         code = ExitCode.USAGE
-    except SystemExit:  # Click's, where the reader of the output has gone
-        if sys.stdout is stdout:
+    except SystemExit as error:  # Click's or Rich's, where the reader of the output has gone
+        if error.code == 0:  # completion has printed its words
             raise
         code = ExitCode.OUTPUT_CLOSED
     except OSError as error:

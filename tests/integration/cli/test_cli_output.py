@@ -19,9 +19,9 @@ def test_full_disk_of_the_output_is_no_verdict(words: list[str]) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-def test_reader_that_has_gone_is_no_verdict() -> None:
-    command = shlex.join([sys.executable, "-m", "treehammer", "--help"])
-    script = f"{command} | true; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("words", ["config show", "--help"])
+def test_reader_that_has_gone_is_no_verdict(words: str) -> None:
+    script = f"{sys.executable} -m treehammer {words} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (141, b"")
 
