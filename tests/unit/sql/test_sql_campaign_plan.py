@@ -1,4 +1,4 @@
-"""Plans of campaigns: every released form, unreadable ones, and their only parser."""
+"""Plans of campaigns: every released form, and unreadable ones."""
 
 from __future__ import annotations
 
@@ -135,21 +135,6 @@ def test_queries_select_by_columns_of_the_plan(store: Store) -> None:
     assert store.campaign("0.2.0") == replace(
         make_campaign_row("0.2.0", created_us=2), plan=included
     )
-
-
-def test_no_other_code_parses_a_plan() -> None:
-    """A released migration describes the text of its time, and parses it itself."""
-    parser = r"\b(?:loads|like|json_extract|model_validate|model_validate_json)"
-    parsing = re.compile(rf"(?:CampaignPlan\.|\bplan\.)?{parser}\((?:[^()]|\([^()]*\))*\)")
-    calls = [
-        f"{file.relative_to(REPOSITORY)}: {call}"
-        for folder in ("sql", "analysis", "web", "submit", "src", "testbed", "collectors")
-        for file in sorted((REPOSITORY / folder).rglob("*.py"))
-        if "migrations" not in file.parts
-        for call in parsing.findall(file.read_text(encoding="utf-8"))
-        if re.search(r"\bplans?\b|CampaignPlan", call)
-    ]
-    assert not calls
 
 
 def test_foreign_plan_of_an_imported_file_is_named() -> None:

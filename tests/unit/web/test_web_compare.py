@@ -339,7 +339,6 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
             400,
             "both sides select the same",
         ),
-        ("/compare?aa=1", 400, "unknown parameter"),
         ("/compare?a=6.38.00&b=6.40.00&campaign=none", 404, "no campaigns"),
         ("/compare?axis=selection&where_a=site=X&where_b=site=Y", 404, "no measurements match"),
         ("/compare/nothing", 404, "comparison does not exist"),
@@ -348,11 +347,6 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
         ("/compare?axis=selection&a=6.38.00&b=6.40.00", 400, "conditions for either side"),
         (
             "/compare?axis=selection&where_a=site=SITE_A&where_b=site!=SITE_A",
-            400,
-            "To compare two sites, choose the axis site",
-        ),
-        (
-            "/compare?a=6.38.00&b=6.40.00&where_a=site=SITE_A&where_b=site!=SITE_A",
             400,
             "To compare two sites, choose the axis site",
         ),
