@@ -171,7 +171,7 @@ def find_content_problems(
         yield ContentProblem(
             "test.tree",
             f"dataset {contents.dataset!r} has no {'readable ' * is_old}tree {definition.test.tree!r}",
-            f"{reason or suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)}.",
+            f"{reason or suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)} (-S tree=NAME).",
         )
     elif definition.test.tree in ("", contents.tree):
         yield from _find_branch_problems(definition, contents, folder)

@@ -641,7 +641,8 @@ def test_all_tests_of_a_folder_are_checked(folder: Path) -> None:
         ),
         (
             ("reference-small", "event", "Jet_pt"),
-            "test.tree: dataset 'reference-small' has no tree 'event'. Did you mean 'events'?",
+            "test.tree: dataset 'reference-small' has no tree 'event'. Did you mean 'events'? "
+            "It has: events (-S tree=NAME).",
         ),
         (("reference-small", "events", "Jet_pt,Muon_ptt"), f"matrix.branches: {NO_BRANCH}"),
         (("reference-small", "events", "@list.txt"), f"matrix.branches: {NO_BRANCH}"),
