@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS
+from treehammer.analysis.comparison.verdict_text import word_verdict
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.publish import feed
 from treehammer.publish.page_reader import PageReader
@@ -305,21 +306,18 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
     Args:
         counts: metric -> scope -> verdict -> how many variants.
     """
-    verdicts = _count_in_widest_scope(next(iter(counts.values()), {}))
+    metric, scopes = next(iter(counts.items()), ("", {}))
+    # Of the widest scope with an answer: on one host, none is known over sites.
+    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
+    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
+    verdicts = Counter(next(iter(answered or counted), {}))
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:
-        words = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in certain)
+        words = ", ".join(f"{verdicts[name]} {word_verdict(metric, name)}" for name in certain)
         return (words if total == 1 else f"{words} of {total}"), _COLORS[certain[0]]
     (verdict, _), *_ = verdicts.most_common(1) or [(Verdict.NOT_ENOUGH, 0)]
     return str(verdict), _COLORS.get(Verdict(verdict), _OPEN_COLOR)
-
-
-def _count_in_widest_scope(scopes: Mapping[str, Mapping[str, int]]) -> Counter[str]:
-    """Return the verdicts in the widest scope with an answer: on one host, none is known over sites."""
-    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
-    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
-    return Counter(next(iter(answered or counted), {}))
 
 
 def draw_badge(subject: str, message: str, color: str) -> str:

@@ -21,6 +21,7 @@ from treehammer.analysis.comparison.verdict_text import (
     name_value,
     side_names,
     title_metric,
+    word_verdict,
 )
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import (
@@ -91,10 +92,11 @@ def describe_headline(headline: HeadlineCounts) -> str:
     """Describe the counts with their scopes, equal metrics once: ``CPU and wall: 20 same over sites``."""
     metrics: dict[str, list[str]] = {}
     for metric, scopes in headline.items():
-        text = ", ".join(
-            f"{format_counts(counts)} {SCOPE_WORDS[scope]}" for scope, counts in scopes.items()
-        )
-        metrics.setdefault(text, []).append(title_metric(metric))
+        texts = []
+        for scope, counts in scopes.items():
+            worded = {word_verdict(metric, verdict): count for verdict, count in counts.items()}
+            texts.append(f"{format_counts(worded)} {SCOPE_WORDS[scope]}")
+        metrics.setdefault(", ".join(texts), []).append(title_metric(metric))
     return "; ".join(f"{' and '.join(titles)}: {text}" for text, titles in metrics.items())
 
 
@@ -216,9 +218,8 @@ def describe_conclusion(
     """
     results = [*_describe_results(select_headline(rows), names)]
     controls = rows[0].evidence.controls if rows else ()
-    doubtful = bool(controls) and controls[0].is_off
     checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
-    if doubtful:
+    if controls and controls[0].is_off:
         results = [*checks, *results]
     elif good_controls:
         results += checks

@@ -16,6 +16,7 @@ from treehammer.analysis.comparison.verdict_text import (
     list_metrics,
     side_names,
     title_metric,
+    word_verdict,
 )
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.sql.core.rows import VerdictRow
@@ -77,10 +78,8 @@ class ForestPlot:
         for row in self.rows:
             place = row.site if several_sites and row.scope != SITES_SCOPE else ""
             value = side_names(row, {})[1] if several_values else ""
-            parts = (value, describe_variant(row.label), place)
-            labels.append(
-                shorten_label(" · ".join(filter(None, parts)) or row.axis, _LABEL_LETTERS)
-            )
+            text = " · ".join(filter(None, (value, describe_variant(row.label), place))) or row.axis
+            labels.append(shorten_label(text, _LABEL_LETTERS))
         return labels
 
     @cached_property
@@ -102,8 +101,8 @@ class ForestPlot:
     def title(self) -> str:
         """Description for screen readers, with all points."""
         points = "; ".join(
-            f"{label}, {title_metric(row.metric)} "
-            f"{format_effect(row.effect or 0.0)} ({format_interval(row)}), {row.verdict}"
+            f"{label}, {title_metric(row.metric)} {format_effect(row.effect or 0.0)} "
+            f"({format_interval(row)}), {word_verdict(row.metric, row.verdict)}"
             for label, row in self.drawn
         )
         return f"Changes with their intervals. {points}"
@@ -137,14 +136,17 @@ class ForestPlot:
         change = vega.encode_field(
             "effect", vega.QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
         )
-        claims = [
-            claim for claim in _COLORS if claim in {_name_claim(row) for _, row in self.drawn}
-        ]
+        colors = {
+            word_verdict(row.metric, claim): shade
+            for claim, shade in _COLORS.items()
+            for _, row in self.drawn
+            if claim == _find_claim(row)
+        }
         color = vega.encode_field(
             "claim",
             vega.NOMINAL,
             title=None,
-            scale={"domain": claims, "range": [_COLORS[claim] for claim in claims]},
+            scale={"domain": [*colors], "range": [*colors.values()]},
             legend={"orient": "top", "symbolType": "circle"},
         )
         layers = [
@@ -186,7 +188,7 @@ class ForestPlot:
             {
                 "line": label,
                 "metric": title_metric(row.metric),
-                "claim": _name_claim(row),
+                "claim": word_verdict(row.metric, _find_claim(row)),
                 **{
                     name: min(_to_percent(value), self._reach)
                     for name in ("effect", "low", "high")
@@ -232,9 +234,7 @@ class ForestSlide:
             "header": {**theme["header"], "labelFontSize": 20},
         }
         left_out = len(self.plot.lines) - len(lines)
-        more = (
-            f" The {len(lines)} surest of {len(self.plot.lines):,} lines." if left_out > 0 else ""
-        )
+        more = f" The {len(lines)} surest of {len(self.plot.lines):,} lines." * (left_out > 0)
         text = textwrap.wrap(self.title, 100, max_lines=3, placeholder=" …")
         title = {
             "text": [*text, "", "", ""][:3],
@@ -247,7 +247,7 @@ class ForestSlide:
         return {**chart, "title": title}
 
 
-def _name_claim(row: VerdictRow) -> str:
+def _find_claim(row: VerdictRow) -> str:
     return row.verdict if row.verdict in _COLORS else _OPEN
 
 

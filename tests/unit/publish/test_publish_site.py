@@ -18,6 +18,7 @@ from measurement_factory import build_pair, build_verdict, make_campaign_row, ma
 from page_database import fill_store
 from repository_code import call_command, invoke_command
 
+from treehammer.analysis.comparison.conclusion import describe_headline
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.publish import site_writer
@@ -262,15 +263,13 @@ def test_links_without_a_page_and_forms_are_removed() -> None:
     assert "API" not in body
 
 
-def test_badge_of_one_host_names_its_verdict() -> None:
+def test_badge_names_the_verdicts_over_the_widest_scope_with_an_answer() -> None:
     verdicts = {"cpu_per_event_s": {"host": {"slower": 1}, "sites": {"not enough data": 1}}}
     assert describe_verdicts(verdicts)[0] == "1 slower"
-
-
-def test_badge_names_the_verdicts_over_the_widest_scope() -> None:
-    counts = {"cpu": {"host": {"same": 9}, "sites": {"same": 20, "slower": 4}}}
+    counts = {"file_size_bytes": {"host": {"same": 9}, "sites": {"same": 20, "slower": 4}}}
     message, color = describe_verdicts(counts)
-    assert message == "4 slower of 24"
+    assert message == "4 worse of 24"
+    assert describe_headline(counts).endswith("20 same, 4 worse over sites")
     assert describe_verdicts({"cpu": {"site": {"same": 2}}})[0] == "same"
     assert describe_verdicts({})[0] == "not enough data"
     assert "&lt;b&gt;" in draw_badge("<b>", message, color)

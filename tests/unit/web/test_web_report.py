@@ -362,12 +362,15 @@ def test_band_of_a_forest_plot_ends_at_the_limit_on_both_sides() -> None:
 
 def test_forest_plot_is_readable_beside_wide_intervals() -> None:
     wide, narrow = (
-        build_verdict("c", effect=effect, low=0.1, high=high, label=f"cache={effect}")
+        build_verdict(
+            "c", effect=effect, low=0.1, high=high, label=f"cache={effect}", metric="read_calls"
+        )
         for effect, high in ((1.0, 15.0), (0.5, 0.9))
     )
     plot = ForestPlot.of_comparisons([[wide, narrow]], 0.02)
     assert plot is not None
     (marks,) = plot.specification["datasets"].values()
+    assert {mark["claim"] for mark in marks} == {"worse"}
     assert {round(mark["high"]) for mark in marks} == {1000, round(100 * math.expm1(0.9))}
     assert "Intervals are cut off at 1,000 %." in plot.caption
     alone = ForestPlot.of_comparisons([[narrow]], 0.02)
