@@ -263,7 +263,7 @@ def load_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int]
 
 
 def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[FailureMessage]:
-    """List messages of failed measurements, at most :data:`MAX_FAILURE_MESSAGES`."""
+    """List messages of failed measurements by site and job, at most :data:`MAX_FAILURE_MESSAGES`."""
     names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
     query = measurement_sql.select_columns(names).where(
         measurement.c.campaign_id == campaign_id,
@@ -272,7 +272,8 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_FAILURE_MESSAGES))
-        return [FailureMessage(*(value or "" for value in row)) for row in rows]
+        texts = sorted([value or "" for value in row] for row in rows)
+    return [FailureMessage(*values) for values in texts]
 
 
 def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str]]:

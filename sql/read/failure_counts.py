@@ -408,9 +408,10 @@ def _list_failed_runs(
         sa.select(*groups, *first_columns, sa.func.count())
         .where(*_list_conditions(period, by, site), _is_supported(), is_bad())
         .group_by(*groups)
+        .order_by(sa.func.count().desc(), first_columns[0])
         .limit(MAX_DETAILS)
     )
-    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[8], row[6]))
+    rows = connection.execute(query).all()
     # A long text is in no group on Oracle.
     texts = sa.select(table.measurement_id, table.failure_message)
     examples = [row[6] for row in rows[:MAX_MESSAGES]]

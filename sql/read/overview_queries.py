@@ -339,7 +339,8 @@ def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[Bad
     )
     with store.connection() as connection:
         rows = connection.execute(query.limit(MAX_BAD_MEASUREMENTS))
-        return [BadMeasurement(*(value or "" for value in row)) for row in rows]
+        texts = sorted([value or "" for value in row] for row in rows)
+    return [BadMeasurement(*values) for values in texts]
 
 
 @dataclass(frozen=True)

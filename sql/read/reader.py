@@ -35,7 +35,6 @@ from treehammer.sql.engine.database_engine import (
     load_rows,
     load_rows_by_ids,
     read_transaction,
-    select_comparison_rows,
 )
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import (
@@ -198,11 +197,15 @@ class ResultsReader(MeasurementQueries):
 
     def pairs(self, comparison_id: str) -> list[PairRow]:
         """List the pairs of a comparison, in recorded order."""
-        return self.load_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
+        table = schema.pair
+        query = sa.select(table).where(table.c.comparison_id == comparison_id)
+        return self.load_rows(PairRow, query.order_by(table.c.line))
 
     def verdicts(self, comparison_id: str) -> list[VerdictRow]:
         """List the verdicts of a comparison, in recorded order."""
-        return self.load_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
+        table = schema.verdict
+        query = sa.select(table).where(table.c.comparison_id == comparison_id)
+        return self.load_rows(VerdictRow, query.order_by(table.c.line))
 
     # Counts of instructions
 

@@ -60,13 +60,13 @@ def filled(store: Store) -> Store:
         ]
     )
     common: dict[str, Any] = {"campaign_id": "new", "plausible": True}
-    store.add(
+    store.add(  # not in the order of pages
         [
+            make_measurement("b1", 1, site="B", day=20260302, **common, **FAILED_VALUES),
             make_measurement("a1", 1, site="A", day=20260228, **common),
             make_measurement("a1", 2, site="A", day=20260301, **common),
-            make_measurement("a1", 3, site="A", day=20260301, attempt=2, **common, **FAILED_VALUES),
             make_measurement("a2", 1, site="A", day=20260301, **{**common, "plausible": False}),
-            make_measurement("b1", 1, site="B", day=20260302, **common, **FAILED_VALUES),
+            make_measurement("a1", 3, site="A", day=20260301, attempt=2, **common, **FAILED_VALUES),
             make_measurement("old job", 1, site="A", day=20250101, campaign_id="old"),
         ]
     )
@@ -117,7 +117,7 @@ def test_one_campaign(filled: Store) -> None:
     failed = campaign_queries.count_failures(filled, "new", campaign_counts.CampaignCount({}))
     assert failed == [FailureCount("lost", "A", attempts=1), FailureCount("evicted", "A", again=1)]
     messages = campaign_queries.list_failure_messages(filled, "new")
-    assert sorted((row.site, row.failure_class, row.message) for row in messages) == [
+    assert [(row.site, row.failure_class, row.message) for row in messages] == [
         ("A", "open", "no such file"),
         ("B", "open", "no such file"),
     ]
@@ -325,7 +325,7 @@ def test_root_file_size(filled: Store) -> None:
 
 def test_day_failures(filled: Store) -> None:
     rows = overview_queries.list_bad_measurements(filled, "A", 20260301)
-    assert sorted((row.job_id, row.failure_class, row.failure_message) for row in rows) == [
+    assert [(row.job_id, row.failure_class, row.failure_message) for row in rows] == [
         ("a1", "open", "no such file"),
         ("a2", "", ""),
     ]
