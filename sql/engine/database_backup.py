@@ -167,13 +167,11 @@ def _require_results(file: Path, *, complete: bool) -> None:
     engine = make_engine(parse_url(f"sqlite:///{file}"))
     try:
         state = load_schema_state(engine)
-        if state is SchemaState.FOREIGN:
+        if complete and state is SchemaState.EMPTY:
+            raise ConfigError("holds no results", where=str(file))
+        if state is SchemaState.FOREIGN or (complete and state is not SchemaState.OLDER):
             require_current_schema(engine)
         if complete:
-            if state is SchemaState.EMPTY:
-                raise ConfigError("holds no results", where=str(file))
-            if state is not SchemaState.OLDER:
-                require_current_schema(engine)
             with read_transaction(engine) as connection:
                 require_integrity(connection)
     finally:
@@ -255,8 +253,9 @@ def _require_replaceable(engine: Engine, *, replace: bool) -> None:
 def _run_tool(url: URL, command: Sequence[str]) -> None:
     """Run a program of PostgreSQL on a database; its password is not among the arguments."""
     address = url.set(drivername="postgresql", password=None)
-    address = address.difference_update_query([PREPARE_OPTION])
-    environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
+    address = address.difference_update_query([PREPARE_OPTION, "password"])
+    password = url.password or url.query.get("password")
+    environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
     program = find_program(command[0])
     database = f"--dbname={address.render_as_string(hide_password=False)}"
     result = subprocess.run(
@@ -273,9 +272,7 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
         raise StoreError(
             f"{command[0]} failed: {' '.join(lines[:3])[:500] or f'code {result.returncode}'}",
             where=display_url(url),
-            hint="The database is unchanged."
-            if command[0] == "pg_restore"
-            else "No backup was written.",
+            hint="Nothing was written.",
         )
 
 

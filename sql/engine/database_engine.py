@@ -145,11 +145,13 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text)
+        if "@" in (url.host or ""):
+            raise ArgumentError("an @ in a password is written %40")
         if url.drivername == "postgres":
             url = url.set(drivername="postgresql")
         url = backend_of(url).with_driver(url)
         url.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise ConfigError(
             f"cannot understand the database's URL ({error})",
             where="database",
@@ -362,11 +364,6 @@ def replace_comparison_rows(
     ]
     if values:
         connection.execute(sa.insert(table), values)
-
-
-def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any]:
-    """Select the rows of a comparison in order."""
-    return sa.select(table).where(table.c.comparison_id == comparison_id).order_by(table.c.line)
 
 
 def _write_rows(

@@ -178,6 +178,11 @@ _POSTGRESQL_HINTS = (
         "Try again later, or have max_connections raised.",
     ),
     (
+        "statement timeout",
+        "the server ended what took too long",
+        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0.",
+    ),
+    (
         "no space left",
         "there is no room left to write on the server",
         f"Have space made there and run the command again; {_COMMITTED_INTACT}",
@@ -288,14 +293,9 @@ _ORACLE_HINTS = (
         "Use a tablespace with blocks of 8 kB or more.",
     ),
     (
-        "ora-01031",
+        "ora-01031|ora-01045",
         "this user may not do that",
         "Have the right given: GRANT CREATE SESSION, CREATE TABLE TO NAME makes its own tables.",
-    ),
-    (
-        "ora-01045",
-        "this user may not log in",
-        "Have the right given: GRANT CREATE SESSION TO NAME.",
     ),
     (
         "ora-00942",

@@ -130,7 +130,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
 for module in import_parts("commands"):
     for title, commands in module.COMMANDS.items():
         SECTIONS[title].update(commands)
-_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")  # in a database URL
+_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]\w*password=)[^@&]+")  # in a database URL
 COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
 

@@ -377,6 +377,5 @@ def format_setting(settings: Settings, name: str) -> str:
 
 def mask_password(url: URL) -> str:
     """Format a database URL with the password masked, in its user part and in its query."""
-    if "password" in url.query:
-        url = url.update_query_dict({"password": "***"})
-    return url.render_as_string(hide_password=True)
+    secrets = {name: "***" for name in url.query if name.endswith("password")}
+    return url.update_query_dict(secrets).render_as_string(hide_password=True)

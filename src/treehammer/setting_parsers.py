@@ -182,14 +182,15 @@ def parse_public_url(raw: RawValue) -> str:
 
 def parse_database_url(raw: RawValue) -> str:
     """Parse a URL of SQLAlchemy."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    import sqlalchemy as sa
 
     try:
-        make_url(raw.value)
-    except ArgumentError as error:
+        if "@" in (sa.make_url(raw.value).host or ""):
+            raise ValueError("an @ of the password ends it")
+    except (sa.exc.ArgumentError, ValueError) as error:
         raise raw.secret_error(
             "is not a URL that SQLAlchemy understands",
-            "Write it like sqlite:////folder/results.db or postgresql://user@host/name.",
+            "Write it like sqlite:////folder/results.db or postgresql://user@host/name, and an @ in "
+            "a password as %40.",
         ) from error
     return str(raw.value)

@@ -65,6 +65,8 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("data_dir = 'treehammer.toml/x'", ("data_dir must be a folder", "toml is a file")),
         ("local_slots =", ("TOML", "treehammer.toml")),
         ("database = 'results.db'", ("database",)),
+        ("database = 'postgresql://me:very@:secret@host/db'", ("database", "as %40")),
+        ("database = 'postgresql://me:secret@host:port/db'", ("database", "not a URL")),
         ("service_url = 'http://results.example.org'", ("https://", "unencrypted")),
         ("service_url = 'https://me:secret@host'", ("without a user",)),
         ("service_url = 'https://host/?a=1'", ("without '?'",)),

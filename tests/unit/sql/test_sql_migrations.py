@@ -133,6 +133,7 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         ),
         (URL, f"{FAILED} fe_sendauth: no password supplied", "wants a password", "passfile="),
         (URL, 'prepared statement "_pg3_0" already exists', "mixes up", "prepare_threshold=none"),
+        (URL, "canceling statement due to statement timeout", "took too long", "statement_timeout"),
         (URL, f"{FAILED} FATAL: no such database: results", "no such database", "[databases]"),
         (ORACLE_URL, "ORA-01017: invalid username/password", "refuses the user's name", ""),
         (ORACLE_URL, "ORA-00942: table or view does not exist", "a table is not there", ""),
@@ -158,6 +159,10 @@ def test_errors_have_remedies(url: sa.URL, reason: str, message: str, hint: str)
         (
             parse_url("postgresql://me@host/db?password=secret"),
             "postgresql://me@host/db?password=%2A%2A%2A",
+        ),
+        (
+            parse_url("postgresql://me@host/db?sslpassword=secret"),
+            "postgresql://me@host/db?sslpassword=%2A%2A%2A",
         ),
     ],
 )
@@ -226,8 +231,9 @@ def test_unreachable_url_is_reported(url: str, reason: str) -> None:
 
 def test_driver_cannot_be_chosen() -> None:
     assert parse_url("oracle://me@host/?service_name=x").drivername == "oracle+oracledb"
-    with pytest.raises(ConfigError, match="cannot understand"):
-        parse_url("oracle+none://me@host")
+    for text in ("oracle+none://me@host", "postgresql://host:port/db", "postgresql://me:a@b@host/"):
+        with pytest.raises(ConfigError, match="cannot understand"):
+            parse_url(text)
 
 
 def test_session_settings_of_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
