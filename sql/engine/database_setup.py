@@ -7,6 +7,7 @@ detects changes by others.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,8 +20,14 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.program_output import create_private_file, replace_file
-from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine.backend import TableLayout, display_url, sqlite_path, translate_errors
+from treehammer.sql.core.schema import measurement, metadata
+from treehammer.sql.engine.backend import (
+    TableLayout,
+    build_store_error,
+    display_url,
+    sqlite_path,
+    translate_errors,
+)
 from treehammer.sql.engine.database_engine import (
     alter_transaction,
     backend_of,
@@ -37,6 +44,8 @@ MAX_LISTED = 10
 REVISION = "0.4.0"
 MIGRATIONS_FOLDER = Path(__file__).parents[1] / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
+# Codes of SQLite by which the source of a copy fails, not its target.
+_SOURCE_ERRORS = re.compile("CORRUPT|NOTADB|BUSY|_READ$|_SHM")
 # Alembic's own table of the revision.
 _VERSION_TABLE = sa.Table(
     "alembic_version",
@@ -143,12 +152,6 @@ def _create_file(file: Path) -> None:
         ) from error
 
 
-def load_revision(engine: Engine) -> str:
-    """Read the revision of a database; '' if it has none."""
-    with read_transaction(engine) as connection:
-        return _load_revision(connection)
-
-
 def load_schema_state(engine: Engine) -> SchemaState:
     """Compare a database's schema with this version."""
     with read_transaction(engine) as connection:
@@ -161,33 +164,30 @@ def require_current_schema(engine: Engine) -> None:
     Raises:
         StoreError: it is older, newer, or not Treehammer's; the message gives the remedy.
     """
-    state = load_schema_state(engine)
-    where = display_url(engine.url)
-    if state is SchemaState.OLDER:
-        raise StoreError(
-            f"the database is at revision {load_revision(engine)}; this version needs {REVISION}",
-            where=where,
-            hint=f"Run: {UPGRADE_COMMAND}",
-        )
-    if state is SchemaState.NEWER:
-        raise StoreError(
-            f"the database is at revision {load_revision(engine)}, which this version does not know",
-            where=where,
-            hint="A newer Treehammer has written it: install that version or a later one.",
-        )
-    if state is SchemaState.UNVERSIONED:
-        raise StoreError(
+    with read_transaction(engine) as connection:
+        state, revision = _detect_state(connection), _load_revision(connection)
+    problems = {
+        SchemaState.OLDER: (
+            f"the database is at revision {revision}; this version needs {REVISION}",
+            f"Run: {UPGRADE_COMMAND}",
+        ),
+        SchemaState.NEWER: (
+            f"the database is at revision {revision}, which this version does not know",
+            "A newer Treehammer has written it: install that version or a later one.",
+        ),
+        SchemaState.UNVERSIONED: (
             "tables of Treehammer's are here, but not the revision that they are at",
-            where=where,
-            hint="A backup is being restored, or was restored without the table alembic_version: "
+            "A backup is being restored, or was restored without the table alembic_version: "
             "restore all of it. Nothing was changed.",
-        )
-    if state is SchemaState.FOREIGN:
-        raise StoreError(
+        ),
+        SchemaState.FOREIGN: (
             "this database holds something other than Treehammer's results",
-            where=where,
-            hint="Give another with --database.",
-        )
+            "Give another with --database.",
+        ),
+    }
+    if state in problems:
+        message, hint = problems[state]
+        raise StoreError(message, where=display_url(engine.url), hint=hint)
 
 
 def create_schema(engine: Engine) -> None:
@@ -260,8 +260,11 @@ def _detect_state(connection: Connection) -> SchemaState:
     if not revision:
         return _classify_unversioned(connection)
     scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
-    is_known = any(f'\nrevision = "{revision}"\n' in file.read_text() for file in scripts)
-    return SchemaState.OLDER if is_known else SchemaState.NEWER
+    if any(f'\nrevision = "{revision}"\n' in file.read_text() for file in scripts):
+        return SchemaState.OLDER
+    # Other applications use Alembic, too.
+    is_results = sa.inspect(connection).has_table(measurement.name)
+    return SchemaState.NEWER if is_results else SchemaState.FOREIGN
 
 
 def _classify_unversioned(connection: Connection) -> SchemaState:
@@ -300,7 +303,8 @@ def _back_up(engine: Engine) -> Path | None:
     file = sqlite_path(engine.url)
     if file is None:
         return None
-    backup = name_backup(file, load_revision(engine))
+    with read_transaction(engine) as connection:
+        backup = name_backup(file, _load_revision(connection))
     with replace_file(backup) as draft:
         # The backup gets the permissions of the database.
         os.close(create_private_file(draft))
@@ -316,7 +320,7 @@ def name_backup(file: Path, label: str) -> Path:
 
 
 def copy_sqlite_file(url: URL, source: Path, target: Path) -> None:
-    """Copy an SQLite database to a single file while others may write; safe on disk at the end."""
+    """Copy an SQLite database that others may write to one file, safe on disk, named by ``url``."""
     with (
         translate_errors(url),
         closing(sqlite3.connect(source)) as original,
@@ -324,9 +328,21 @@ def copy_sqlite_file(url: URL, source: Path, target: Path) -> None:
     ):
         # A full disk would leave the copy's journal behind.
         copy.execute("PRAGMA journal_mode=OFF").close()
-        original.backup(copy)
+        try:
+            original.backup(copy)
+        except sqlite3.Error as error:
+            is_source = _SOURCE_ERRORS.search(error.sqlite_errorname)
+            place = url.set(database=str(source)) if is_source else url
+            raise build_store_error(place, str(error)) from error
         # Without a log of its own, the file can be moved alone.
         copy.execute("PRAGMA journal_mode=DELETE").close()
+
+
+def count_rows(connection: Connection) -> dict[str, int]:
+    """Count the rows of each table."""
+    tables, count = metadata.sorted_tables, sa.func.count()
+    with translate_errors(connection.engine.url):  # of two databases, each by its own name
+        return {t.name: connection.scalar(sa.select(count).select_from(t)) or 0 for t in tables}
 
 
 def require_complete_schema(connection: Connection) -> None:

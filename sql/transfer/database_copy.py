@@ -19,7 +19,7 @@ from treehammer.sql.engine.database_engine import (
     read_transaction,
     write_transaction,
 )
-from treehammer.sql.engine.database_setup import opened_engine
+from treehammer.sql.engine.database_setup import count_rows, opened_engine
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.text_formatting import ProgressCallback, ProgressFactory
 
@@ -58,9 +58,9 @@ def copy_database(
     with opened_engine(source, create=False) as from_, opened_engine(target, create=True) as to:
         _require_distinct(from_, to)
         with read_transaction(from_) as old, write_transaction(to) as new:
-            counts = _count_rows(old)
+            counts = count_rows(old)
             total = sum(counts.values())
-            empty = not any(_count_rows(new).values())
+            empty = not any(count_rows(new).values())
             if empty:
                 with bars("Copying", total) as step:
                     _copy_tables(old, new, step)
@@ -90,15 +90,6 @@ def _require_distinct(from_: Engine, to: Engine) -> None:
         raise ConfigError(
             "both addresses mean the same database", where=display_url(to.url), hint="Give two."
         )
-
-
-def _count_rows(connection: Connection) -> dict[str, int]:
-    count = sa.func.count()
-    with translate_errors(connection.engine.url):  # each of the two by its own name
-        return {
-            table.name: connection.scalar(sa.select(count).select_from(table)) or 0
-            for table in metadata.sorted_tables
-        }
 
 
 def _copy_tables(old: Connection, new: Connection, step: ProgressCallback) -> None:

@@ -23,7 +23,7 @@ from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT
 from treehammer.errors import StoreError
-from treehammer.sql.core import measurement_sql, schema
+from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_columns import (
     PACKED_COLUMNS,
     DamagedValueError,
@@ -51,7 +51,7 @@ from treehammer.sql.engine.database_engine import (
     require_integrity,
     split_ids,
 )
-from treehammer.sql.engine.database_setup import require_complete_schema
+from treehammer.sql.engine.database_setup import count_rows, require_complete_schema
 from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, load_operations_of
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, rollups
@@ -438,9 +438,7 @@ def check_database(url: str) -> dict[str, int]:
         require_integrity(connection)
         require_complete_schema(connection)
         _require_undamaged_values(connection)
-        tables = schema.metadata.sorted_tables
-        count = sa.func.count()
-        return {t.name: connection.scalar(sa.select(count).select_from(t)) or 0 for t in tables}
+        return count_rows(connection)
 
 
 def _require_undamaged_values(connection: Connection) -> None:

@@ -20,6 +20,8 @@ from store_helpers import kill_during, opened_plainly
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.engine.database_backup import back_up_database, recover_database
+from treehammer.sql.engine.database_engine import parse_url
+from treehammer.sql.engine.database_setup import copy_sqlite_file
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
@@ -201,4 +203,7 @@ def test_other_files_are_refused(url: str, tmp_path: Path) -> None:
     ):
         with pytest.raises((ConfigError, StoreError), match=message):
             recover_database(url, file)
+    with pytest.raises(StoreError, match="not an SQLite database") as refusal:
+        copy_sqlite_file(parse_url(url), text, tmp_path / "draft")
+    assert refusal.value.where == str(text), "the file that cannot be read"
     assert read_ids(url) == ids

@@ -573,9 +573,14 @@ def test_foreign_tables_are_left_alone(url: str) -> None:
             act(url)
     with raw_connection(url) as connection:
         _FOREIGN_RECIPES_TABLE.create(connection)
-    for act in (Store.open, upgrade_database):
-        with pytest.raises(StoreError, match="other than Treehammer"):
-            act(url)
+    for revision in ("", "cf5dc11e79ad"):  # of another application that uses Alembic
+        if revision:
+            with raw_connection(url) as connection:
+                _REVISION_TABLE.create(connection)
+                connection.execute(sa.insert(_REVISION_TABLE).values(version_num=revision))
+        for act in (Store.open, upgrade_database):
+            with pytest.raises(StoreError, match="other than Treehammer"):
+                act(url)
     with raw_connection(url) as connection:
         assert connection.scalar(sa.select(_FOREIGN_JOB_TABLE.c.what)) == "bakes"
 
