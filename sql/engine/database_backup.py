@@ -256,10 +256,9 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
     address = address.difference_update_query([PREPARE_OPTION, "password"])
     password = url.password or url.query.get("password")
     environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
-    program = find_program(command[0])
     database = f"--dbname={address.render_as_string(hide_password=False)}"
     result = subprocess.run(
-        [program, database, *command[1:]],
+        [find_program(command[0]), database, *command[1:]],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
