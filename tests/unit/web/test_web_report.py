@@ -361,10 +361,9 @@ def test_band_of_a_forest_plot_ends_at_the_limit_on_both_sides() -> None:
 
 
 def test_forest_plot_is_readable_beside_wide_intervals() -> None:
+    claim = {"metric": "read_calls", "verdict": "slower"}
     wide, narrow = (
-        build_verdict(
-            "c", effect=effect, low=0.1, high=high, label=f"cache={effect}", metric="read_calls"
-        )
+        build_verdict("c", effect=effect, low=0.1, high=high, label=f"cache={effect}", **claim)
         for effect, high in ((1.0, 15.0), (0.5, 0.9))
     )
     plot = ForestPlot.of_comparisons([[wide, narrow]], 0.02)
