@@ -111,13 +111,9 @@ def poll_campaign(tracker: CampaignTracker, campaign: CampaignRow, notify: Notif
     """
     progress = tracker.update(campaign)
     excluded = tracker.act_on_excluded_sites(campaign)
-    _notify_all([*excluded, *tracker.upload_campaign(campaign)], notify)
-    return tracker.compute_progress(campaign) if excluded else progress
-
-
-def _notify_all(lines: Iterable[str], notify: Notify) -> None:
-    for line in lines:
+    for line in (*excluded, *tracker.upload_campaign(campaign)):
         notify(line)
+    return tracker.compute_progress(campaign) if excluded else progress
 
 
 def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list[str]]:
@@ -170,9 +166,11 @@ def follow_campaign(
             last, changed_s = state, time.monotonic()
         elif time.monotonic() - changed_s > _find_patience_s(progress, is_local=local is not None):
             changed_s = time.monotonic()
-            _notify_all(tracker.describe_obstacles(campaign), notify_once)
+            for line in tracker.describe_obstacles(campaign):
+                notify_once(line)
         if progress.is_finished:
-            _notify_all(tracker.upload_campaign(campaign, everything=True), notify_once)
+            for line in tracker.upload_campaign(campaign, everything=True):
+                notify_once(line)
             return progress
         if local is not None:
             local.wait_for_change(changes, LOCAL_POLL_S)

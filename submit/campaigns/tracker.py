@@ -31,6 +31,7 @@ from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LoadProgress
+from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock, is_locked, write_atomically
 from treehammer.errors import BatchError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -59,6 +60,7 @@ from treehammer.submit.campaigns.attempt_rows import (
 SUBMITTER_GRACE_S = 120.0
 #: Seconds for which the jobs of an interrupted submission can be queued.
 RESUMABLE_S = 30 * DAY_US / 1e6
+_UNCANCELLED_ENDS = (JobState.DONE.value, JobState.LOST.value)
 _DESCRIPTIONS = "jobs.json"
 _RENDERED_PREFIX = "rendered-"
 
@@ -223,18 +225,23 @@ class CampaignTracker:
             StoreError: the store rejects the records; all are still on disk.
         """
         jobs = self._refresh_attempts(campaign)
+        states = {(a.job_id, a.number): a.state for a in self.store.attempts(j.id for j in jobs)}
         rejected: list[RejectedFile] = []
         paths: list[Path] = []
 
         def read_records() -> Iterator[Measurement]:
-            for job in self._select_jobs_to_read(campaign, jobs.values(), thorough):
+            starts = Counter(job_id for job_id, _ in states)
+            for job in self._select_jobs_to_read(campaign, jobs.values(), starts, thorough):
                 sandboxes = self.sandboxes(job) if job.batch_id else {}
                 records = ((n, p) for n, box in sandboxes.items() for p in list_record_files(box))
                 for attempt, path in records:
                     if path in self._added:
                         continue
                     measurement = read_record(path, job, attempt, rejected)
-                    if measurement is not None:
+                    # What a cancellation interrupted, or may have, says nothing about the site.
+                    is_over = states.get((job.id, attempt)) in _UNCANCELLED_ENDS
+                    failure = measurement and measurement.values.get("failure_class")
+                    if measurement and (is_over or failure not in INTERRUPTED_CLASSES):
                         paths.append(path)
                         yield measurement
 
@@ -249,9 +256,8 @@ class CampaignTracker:
         return CollectResult(result.new, result.duplicates, result.conflicting, tuple(rejected))
 
     def _select_jobs_to_read(
-        self, campaign: CampaignRow, jobs: Collection[JobRow], thorough: bool
+        self, campaign: CampaignRow, jobs: Collection[JobRow], starts: Counter[str], thorough: bool
     ) -> list[JobRow]:
-        starts = Counter(attempt.job_id for attempt in self.store.attempts(j.id for j in jobs))
         counts = {} if thorough else self.store.count_by_attempt(campaign.id)
         recorded = {job_id: count for (job_id, _), count in counts.items()}
 

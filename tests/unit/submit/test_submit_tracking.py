@@ -61,11 +61,12 @@ def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
 def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     scene.start_job()
     scene.write_record(0, 1)
+    scene.write_record(0, 2, failure_class="evicted")
     assert scene.collect().new == 1
-    progress = scene.tracker.compute_progress(scene.campaign)
-    total = progress.total
-    assert (total.measured, total.outstanding, total.planned) == (1, 3, 4)
-    assert not progress.is_finished
+    total = scene.tracker.compute_progress(scene.campaign).total
+    assert (total.measured, total.outstanding, total.planned, total.is_finished) == (1, 3, 4, False)
+    scene.end_job(JobState.CANCELLED)
+    assert scene.collect().new == 0, "the cancellation interrupted the second"
     upload(scene, 1, job=1)
     assert scene.tracker.update(scene.campaign).total.measured == 2
 
