@@ -59,6 +59,8 @@ LONG_FOLDERS = (
     "unit/web",
     "unit/sql",
     "unit/collectors",
+    "unit/watch",
+    "unit/publish",
 )
 
 
