@@ -9,7 +9,6 @@ from typing import Any
 from treehammer.analysis.comparison.limit_outcomes import LimitOutcome, LimitReport, LimitState
 from treehammer.analysis.statistics.metric_units import PLAIN_UNIT, find_display_unit, head_unit
 from treehammer.analysis.statistics.verdict import ALPHA
-from treehammer.errors import ExitCode
 from treehammer.hctests.definition.judged_metrics import AT_MOST
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import format_share, format_significant, pluralize, write_minus
@@ -158,13 +157,14 @@ def format_markdown(report: LimitReport) -> str:
     """Format the outcomes as Markdown, for the summary of a pipeline."""
     columns = limit_columns(report)
     campaign = report.campaign
-    mark = {ExitCode.REGRESSION: LimitState.MISSED, ExitCode.NOTHING: LimitState.NOT_JUDGED}
-    state = mark.get(report.exit_code, LimitState.KEPT)
+    states = {outcome.state for outcome in report.outcomes}
+    states |= {LimitState.NOT_JUDGED} if report.unmeasured else set()
+    worst = next((state for state in LimitState if state in states), LimitState.NOT_JUDGED)
     commit = f" at `{campaign.commit_id[:12]}`" if campaign.commit_id else ""
     changed = ", with uncommitted changes" if campaign.dirty else ""
     return "\n".join(
         (
-            f"### {_MARKS[state]} Limits of {campaign.test_name}: {describe_limits(report)}",
+            f"### {_MARKS[worst]} Limits of {campaign.test_name}: {describe_limits(report)}",
             "",
             *format_markdown_table(flatten_outcomes(report), columns),
             "",

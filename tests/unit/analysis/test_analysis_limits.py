@@ -51,20 +51,21 @@ def judge_only(store: Store) -> LimitOutcome:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "noise", "state", "code"),
+    ("ratio", "noise", "state", "code", "mark"),
     [
-        (1.0, 0.001, LimitState.KEPT, 0),
-        (1.1, 0.001, LimitState.MISSED, 1),
-        (1.03, 0.05, LimitState.UNDECIDED, 0),
+        (1.0, 0.001, LimitState.KEPT, 0, "✅"),
+        (1.1, 0.001, LimitState.MISSED, 1, "❌"),
+        (1.03, 0.05, LimitState.UNDECIDED, 0, "❔"),
     ],
 )
 def test_ratio_to_a_base_decides_if_its_interval_excludes_the_limit(
-    store: Store, ratio: float, noise: float, state: LimitState, code: int
+    store: Store, ratio: float, noise: float, state: LimitState, code: int, mark: str
 ) -> None:
     limit = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}
     fill_with_limits(store, limit, ratio=ratio, noise=noise)
     outcome = judge_only(store)
     assert (outcome.state, judge(store).exit_code) == (state, code)
+    assert limit_text.format_markdown(judge(store)).startswith(f"### {mark} Limits of x: 1 {state}")
     assert (outcome.base, outcome.label) == ("root=6.38.00", "root=6.40.00")
     assert outcome.low is not None
     assert outcome.high is not None
