@@ -14,7 +14,7 @@ import pytest
 from browser import LOOKS, WatchedTab
 from captured_runs import commit_all, make_repository, run_captured
 from page_database import CAMPAIGN, RATES, STEPS, add_load_campaign
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from service_process import serve_folder
 
 from treehammer.sql.write.store import Store
@@ -105,6 +105,8 @@ def test_campaign_page_follows_running_campaign(running: Running, open_tab: Visi
     after = tab.page.get_by_role("status").inner_text()
     assert after != before
     assert "6 of 6 measured" in after
+    # So do the jobs below.
+    expect(tab.page.locator("#table-jobs").get_by_text("done", exact=True)).to_have_count(6)
     asked: list[str] = []
     tab.page.on("request", lambda sent: asked.append(sent.url))
     tab.page.wait_for_timeout(6000)

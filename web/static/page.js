@@ -108,7 +108,11 @@ function enhance(root) {
 enhance(document.body);
 // Scroll tables of days to the latest ones.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
-document.body.addEventListener("htmx:afterSettle", (event) => enhance(event.target));
+document.body.addEventListener("htmx:afterSettle", (event) => {
+  enhance(event.target);
+  // Jobs and messages below a part that has ended are of before.
+  if (event.target.id === "live" && !event.target.hasAttribute("hx-get")) location.reload();
+});
 // Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();
