@@ -154,11 +154,8 @@ def split_loop_time(row: Row) -> dict[TimePart, float]:
         ),
         default=0,
     )
-    columns = ("wall", *_CPU, "run_queue")
-    one_pass = {
-        name: (row[name] or ())[middle : middle + 1]
-        for name in (f"pass_loop_{column}_s" for column in columns)
-    }
+    columns = [f"pass_loop_{column}_s" for column in ("wall", *_CPU, "run_queue")]
+    one_pass = {name: (row[name] or ())[middle : middle + 1] for name in columns}
     loop = _LoopTimes.from_row({**row, **one_pass}, threads)
     return {
         TimePart.RUN_QUEUE: loop.queue_s,
@@ -179,7 +176,7 @@ def _split_wall_time(row: Row, threads: int, loop: _LoopTimes) -> dict[TimePart,
     """
     outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
     cpu_outside = _number(row, "payload_user_s") + _number(row, "payload_sys_s") - loop.cpu_s
-    queue_outside = _number(row, "payload_run_queue_s") - _sum_passes(row, "pass_loop_run_queue_s")
+    queue_outside = _number(row, "payload_run_queue_s") - _measure_loop_queue(row)
     # Of other threads, waits go on while the execution works: only the rest is a wait of its own.
     queue_outside = max(min(queue_outside, outside - max(cpu_outside, 0.0)), 0.0)
     start = threads * (_number(row, "import_wall_s") + _number(row, "compile_wall_s"))
@@ -235,7 +232,7 @@ class _LoopTimes:
         passes = len(row["pass_loop_wall_s"] or ())
         # Both together are more only with threads beside the reserved ones.
         cpu = min(sum(_sum_passes(row, f"pass_loop_{clock}_s") for clock in _CPU), wall)
-        queue = min(_sum_passes(row, "pass_loop_run_queue_s"), wall - cpu)
+        queue = min(_measure_loop_queue(row), wall - cpu)
         blocked = wall - queue - cpu
         in_reads = _first_known(row, "perfstats_read_s", "ntuple_read_wall_s", "read_wait_s")
         # Of a command whose reads are not recorded, it is not known what it waits for.
@@ -282,6 +279,14 @@ def _sum_passes(row: Row, name: str) -> float:
     return math.fsum(row[name] or ())
 
 
+def _measure_loop_queue(row: Row) -> float:
+    """Return the seconds of the loop in the run queue, by wall time if only the payload's are known."""
+    if row["pass_loop_run_queue_s"]:
+        return _sum_passes(row, "pass_loop_run_queue_s")
+    share = compute_share(_sum_passes(row, "pass_loop_wall_s"), _number(row, "payload_wall_s"))
+    return share * _number(row, "payload_run_queue_s")
+
+
 def _first_known(row: Row, *names: str) -> float | None:
     values = (row[name] for name in names)
     return next((float(value) for value in values if value is not None), None)
@@ -300,9 +305,7 @@ RATE_COLUMNS = (
     "cpu_per_event_s",
     "eff_loop",
     "passes_counted",
-    "open_wall_s",
-    "get_tree_wall_s",
-    "prepare_wall_s",
+    *(f"{phase}_wall_s" for phase in _OPENING),
     *BREAKDOWN_COLUMNS,
 )
 
@@ -364,7 +367,7 @@ class ReadRates:
             unzipped_bytes=unzipped and int(unzipped),
             wall_s=row["wall_per_event_s"] * events,
             cpu_s=row["cpu_per_event_s"] * events,
-            open_s=sum(row[f"{name}_wall_s"] or 0.0 for name in ("open", "get_tree", "prepare")),
+            open_s=sum(row[f"{phase}_wall_s"] or 0.0 for phase in _OPENING),
             cpu_efficiency=row["eff_loop"],
             passes=int(row["passes_counted"]),
             shares={part: compute_share(value, total) for part, value in seconds.items()},
@@ -383,9 +386,7 @@ class ReadRates:
     @property
     def unzipped_mb_per_s(self) -> float | None:
         """Decompressed bytes per second of wall time, in 10^6."""
-        if self.unzipped_bytes is None:
-            return None
-        return self.unzipped_bytes / self.wall_s / MEGABYTE
+        return self.unzipped_bytes and self.unzipped_bytes / self.wall_s / MEGABYTE
 
     @property
     def bottleneck(self) -> TimePart:

@@ -58,6 +58,13 @@ BUSY = {
 REMOTE = {"address_family": "IPv4", "client_cached_fraction": None}
 #: Reads that wait for 20 s in each pass.
 WAITING = {"payload_wall_s": 51.0, "pass_loop_wall_s": [25.0, 25.0], "perfstats_read_s": 20.0}
+#: Passes that are in the run queue for 20 s each.
+QUEUED = {
+    "payload_wall_s": 51.0,
+    "payload_run_queue_s": 40.0,
+    "pass_loop_wall_s": [25.0, 25.0],
+    "pass_loop_run_queue_s": [20.0, 20.0],
+}
 
 CASES: dict[Cause, dict[str, Any]] = {
     Cause.DESERIALIZATION: {},
@@ -69,19 +76,8 @@ CASES: dict[Cause, dict[str, Any]] = {
         "payload_user_s": 40.0,
     },
     Cause.LOADING: {"import_wall_s": 31.0, "payload_wall_s": 41.0},
-    Cause.CPU_SHORTAGE: {
-        "payload_wall_s": 51.0,
-        "payload_run_queue_s": 40.0,
-        "pass_loop_wall_s": [25.0, 25.0],
-        "pass_loop_run_queue_s": [20.0, 20.0],
-    },
-    Cause.CPU_LIMIT: {
-        "payload_wall_s": 51.0,
-        "payload_run_queue_s": 40.0,
-        "pass_loop_wall_s": [25.0, 25.0],
-        "pass_loop_run_queue_s": [20.0, 20.0],
-        "cgroup_throttled_s": 39.0,
-    },
+    Cause.CPU_SHORTAGE: QUEUED,
+    Cause.CPU_LIMIT: {**QUEUED, "cgroup_throttled_s": 39.0},
     Cause.SLOW_READS: {**REMOTE, **WAITING, "door_rtt_s": 0.0002},
     Cause.LATENCY: {**REMOTE, **WAITING, "door_rtt_s": 0.02},
     Cause.COLD_CACHE: {**WAITING, "client_cached_fraction": 0.02},
@@ -132,6 +128,13 @@ def test_waits_for_a_cpu_outside_the_loop_are_not_counted_twice() -> None:
     assert parts[TimePart.RUN_QUEUE] == pytest.approx(3.0)
     assert parts[TimePart.START] == pytest.approx(0.5)
     assert parts[TimePart.OTHER] == pytest.approx(2.5)
+
+
+def test_loop_that_does_not_measure_its_waits_for_a_cpu_has_a_part_of_the_payloads() -> None:
+    row = {**BUSY, **QUEUED, "pass_loop_run_queue_s": None}
+    diagnosis = diagnose_efficiency([row, row])
+    assert diagnosis is not None
+    assert diagnosis.cause is Cause.CPU_SHORTAGE
 
 
 @pytest.mark.parametrize(
