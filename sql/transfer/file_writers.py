@@ -288,8 +288,8 @@ class _ParquetWriter:
 
 @contextmanager
 def _open_parquet(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
-    with parquet.ParquetWriter(str(file), schema, compression="zstd") as writer:
-        sink = _ParquetWriter(writer)
+    with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as out:
+        sink = _ParquetWriter(out)
         yield sink
         sink.flush()
 

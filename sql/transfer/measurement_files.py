@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -103,10 +103,10 @@ def open_measurement_file(path: Path) -> Iterator[MeasurementFile]:
             hint=f"Give {READABLE_SUFFIX}, folders of such files, .json of a benchmark tool or "
             ".darshan; TTrees and CSV are written, not read.",
         )
-    with ExitStack() as stack:
-        with _translate_damage(path):
-            file = stack.enter_context(parquet.ParquetFile(path))
-            incoming = MeasurementFile(path, file)
+    with _translate_damage(path):
+        file = parquet.ParquetFile(path, page_checksum_verification=True)
+        incoming = MeasurementFile(path, file)
+    with file:
         yield incoming
 
 
@@ -119,7 +119,7 @@ def _translate_damage(file: Path) -> Iterator[None]:
         raise MeasurementFileError(
             f"cannot be read ({message[:300] or type(error).__name__})",
             where=str(file),
-            hint="The file may be incomplete. Its readable rows were imported.",
+            hint="The file is incomplete or damaged. Its readable rows were imported.",
         ) from error
 
 
