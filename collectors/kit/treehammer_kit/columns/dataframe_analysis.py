@@ -338,12 +338,17 @@ class DataFrameExecution:
             self._declare_analysis(describe_analysis(task, code))
             return []
         analysis = ColumnAnalysis.read(task.settings)
-        histogram_columns = analysis.choose_columns(list(types), task)
-        selected = choose_columns(list(columns), task)
-        omitted = [name for name in selected if name.partition(".")[0] not in types]
+        selected = dict.fromkeys([*choose_columns(list(columns), task), analysis.filter])
+        omitted = [n for n in selected if n in columns and n.partition(".")[0] not in types]
         if omitted:
             more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
             self._notes = [f"a data frame does not read {', '.join(omitted[:5])}{more}"]
+        try:
+            histogram_columns = analysis.choose_columns(list(types), task)
+        except PayloadError as error:
+            if not omitted:
+                raise
+            raise PayloadError("payload", "branches", "prepare", self._notes[0]) from error
         late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
         return list(dict.fromkeys([analysis.filter, *histogram_columns]))

@@ -152,6 +152,8 @@ def test_branches_of_other_lengths_are_noted_or_refused(read: Read) -> None:
         assert read("lengths.root", payload=payload, branches="x").failure is None
     noted = read("lengths.root", payload=RDF_READ, branches="!*o*")
     assert noted.values["content_notes"] == "a data frame does not read #s"
+    named = read("lengths.root", payload=RDF_READ, branches="#s,x")
+    assert named.failure["message"] == "a data frame does not read #s"
 
 
 @pytest.mark.parametrize(
