@@ -159,11 +159,11 @@ def run_command(
 
 
 def _choose_commands(command: Sequence[str], a: str, b: str) -> tuple[str, ...]:
-    if bool(a) != bool(b):
+    if bool(a.strip()) != bool(b.strip()):
         raise ConfigError("a comparison of commands needs both", where="--a, --b")
     if a and command:
         raise ConfigError("the commands are those of --a and --b", where=shlex.join(command))
-    if not a and not command:
+    if not a.strip() and not "".join(command).strip():
         raise ConfigError(
             "there is no command", hint="Write it after --: treehammer run -- python analysis.py"
         )

@@ -35,6 +35,8 @@ from treehammer.toml_documents import parse_toml
 SPECS_FOLDER = Path(__file__).parent
 #: Most files of a dataset.
 MAX_FILES = 100_000
+#: Most branches of one range of names.
+MAX_BRANCHES = 100_000
 #: Most random bits that a value of each type can hold.
 MAX_RANDOM_BITS = {"float": 23, "double": 52, "int": 31, "uint": 32, "long": 63, "bool": 1}
 #: ROOT's letter for each type.
@@ -300,6 +302,8 @@ class _BranchesTable(_Table):
                 yield _check_identifier(pattern)
                 continue
             before, first, last, after = match.groups()
+            if not 0 <= int(last) - int(first) < MAX_BRANCHES:
+                raise ValueError(f"{pattern!r} has no names, or more than {MAX_BRANCHES:,}")
             for number in range(int(first), int(last) + 1):
                 yield _check_identifier(f"{before}{number:0{len(first)}d}{after}")
 

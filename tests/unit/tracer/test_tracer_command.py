@@ -82,6 +82,7 @@ def test_only_one_thing_is_compared() -> None:
     ("words", "message"),
     [
         ([], "there is no command"),
+        (["--a", " ", "--b", " "], "there is no command"),
         (["--a", "true"], "needs both"),
         (["--a", "true", "--b", "true", "--", "true"], "are those of --a and --b"),
         (["--env-a", "1X=2", "--", "true"], "expected NAME=VALUE"),
