@@ -77,7 +77,8 @@ def make_dataset(
         plan: AnySpec | None = _load_own_spec(Path(name), options, new_name)
     else:
         plan = dataset_specs.load_shipped_spec(name)
-    if _needs_rewriting(options, new_name, plan):
+    # A spec takes another release without being rewritten.
+    if options.changes_layout or new_name or (options.root and not plan):
         source = ensure_dataset(name, settings, bars)
         release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
         return rewrite_dataset(
@@ -107,11 +108,6 @@ def make_dataset(
     hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}. To rewrite it, give options "
     hint += "such as --compression, --order or --format."
     raise DatasetError("is not a shipped dataset", where=name, hint=hint)
-
-
-def _needs_rewriting(options: RewriteOptions, new_name: str, plan: AnySpec | None) -> bool:
-    """Return whether an existing dataset is rewritten; a spec takes another release without that."""
-    return bool(options.changes_layout or new_name or (options.root and not plan))
 
 
 def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> AnySpec:

@@ -453,4 +453,6 @@ def _format_problems(error: ValidationError) -> Iterator[str]:
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key"
-        yield f"{key}: {message}"
+        # Tables with mistakes are missing in their list.
+        if item["type"] != "too_short" or error.error_count() == 1:
+            yield f"{key}: {message}"
