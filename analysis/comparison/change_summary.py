@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,9 +19,12 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import TableColumn, hidden_columns
+from treehammer.text_formatting import join_names
 
 #: Kinds of read that are named; the tables have all.
 MAX_KINDS = 2
+#: Splits a label into test and values of axes, which may hold blanks.
+_split_label = re.compile(r" (?=\w+=)").split
 _NAMES = {Verdict.SLOWER: "regressions", Verdict.FASTER: "improvements"}
 
 
@@ -49,15 +53,13 @@ class ChangeSummary:
         changed, all_labels = ({row.label for row in rows} for rows in (self.rows, self.others))
         if changed == all_labels:
             return "all"
-        unchanged = set(" ".join(all_labels - changed).split())
-        values = set(" ".join(changed).split()) - unchanged
+        unchanged = {part for label in all_labels - changed for part in _split_label(label)}
+        values = {part for label in changed for part in _split_label(label)} - unchanged
         names = sorted(values, key=natural_sort_key)
         # The values explain the changes if each changed variant has one.
-        if not all(values & {*label.split()} for label in changed):
+        if not all(values & {*_split_label(label)} for label in changed):
             names = sorted(changed, key=natural_sort_key)
-        texts = [describe_variant(name) for name in names[:MAX_KINDS]]
-        more = [f"{len(names) - MAX_KINDS} more"] if len(names) > MAX_KINDS else []
-        return ", ".join([*texts, *more])
+        return join_names([*map(describe_variant, names)], MAX_KINDS)
 
     def to_row(self) -> dict[str, Any]:
         """Return the row of a table; effects are ln(B/A)."""
@@ -88,9 +90,7 @@ def summarize_changes(rows: Sequence[VerdictRow]) -> list[ChangeSummary]:
     for metric in list_metrics(headline):
         of_metric = [row for row in headline if row.metric == metric]
         for verdict in _NAMES:
-            changed = [
-                row for row in of_metric if row.verdict == verdict and row.effect is not None
-            ]
+            changed = [row for row in of_metric if row.verdict == verdict]
             if changed and len(of_metric) > 1:
                 summaries.append(ChangeSummary(metric, verdict, changed, of_metric))
     return summaries
@@ -99,7 +99,7 @@ def summarize_changes(rows: Sequence[VerdictRow]) -> list[ChangeSummary]:
 #: Columns of :meth:`ChangeSummary.to_row`.
 SUMMARY_COLUMNS = (
     TableColumn("changes", ""),
-    TableColumn("metric", "time", title_metric),
+    TableColumn("metric", "metric", title_metric),
     TableColumn(
         "count",
         "how many",

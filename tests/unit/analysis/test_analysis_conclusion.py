@@ -394,8 +394,8 @@ def test_certain_effect_stands_before_its_scatter(spread: float, scatters: bool)
         text = describe_conclusion([row, make_row(verdict, values, metric=WALL)])
         assert (size in text) == scatters
         assert ("on average" in text) == (scatters and verdict is Verdict.UNDECIDED)
-        is_certain = verdict is Verdict.SLOWER
-        assert ("needs" in text.partition(size)[0]) == (is_certain or not scatters), text
+        is_claimed = verdict is Verdict.SLOWER or not scatters
+        assert ("needs" in text.partition(size)[0]) == is_claimed, text
 
 
 def build_rows(*effects: tuple[str, str, float]) -> list[VerdictRow]:
@@ -414,8 +414,8 @@ def test_summary_counts_regressions_and_improvements_with_their_sizes() -> None:
     )
     slower, faster = (summary.to_row() for summary in summarize_changes(rows))
     assert (slower["changes"], slower["count"], slower["of"]) == ("regressions", 2, 4)
-    assert slower["mean"] == pytest.approx(0.04)
     assert (slower["smallest"], slower["largest"]) == (0.03, 0.05)
+    assert slower["mean"] == pytest.approx(0.04)
     assert slower["largest_in"] == "2 % of the branches (cache_mb=0)"
     # The value that all regressions, and nothing else, have.
     assert slower["kinds"] == "2 % of the branches"
@@ -427,10 +427,11 @@ def test_summary_names_all_kinds_and_sites_and_needs_several_verdicts() -> None:
     changes: dict[str, Any] = {"scope": "site", "verdict": "slower", "label": "read"}
     rows = [build_verdict("c", site=site, effect=0.1, **changes) for site in ("A", "B")]
     (summary,) = summarize_changes(rows)
-    assert summary.to_row()["kinds"] == "all"
-    assert summary.to_row()["largest_in"] == "read at A"
+    assert (summary.kinds, summary.to_row()["largest_in"]) == ("all", "read at A")
     assert not summarize_changes(rows[:1])
     assert not summarize_changes(build_rows(("a", "same", 0.0), ("b", "undecided", 0.1)))
+    rows = build_rows(("command=sort -n", "slower", 0.1), ("command=wc -l", "same", 0.0))
+    assert summarize_changes(rows)[0].kinds == "command=sort -n"
 
 
 def test_environment_names_builds_libraries_nodes_and_servers_that_differ() -> None:

@@ -313,8 +313,7 @@ def test_regression_of_every_night_is_one_event(store: Store) -> None:
     assert requested_reruns(store) == []
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     add_campaign(store, "other variants", 0.0, seed=9, branches=(0.5,))
-    (check,) = watch_campaigns(store, NOW + 4)
-    assert (check.state, check.compared) == (CheckState.KNOWN, 2)
+    watch_campaigns(store, NOW + 4)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # Repaired, and broken again.
     add_campaign(store, "fourth night", 0.0, seed=7)
