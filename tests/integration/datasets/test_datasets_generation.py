@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -173,15 +171,14 @@ HERE = Path(__file__).parent
 PATIENCE_S = 600
 
 
-def _start(folder: Path, spec_file: Path, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, *map(str, (HERE / "make_tiny.py", folder, spec_file))]
+def _start(folder: Path, spec_file: Path, *prefix: str) -> subprocess.Popen[str]:
+    command = [*prefix, sys.executable, *map(str, (HERE / "make_tiny.py", folder, spec_file))]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **options,
     )
 
 
@@ -249,12 +246,10 @@ def test_write_error_is_reported(
 ) -> None:
     software("6.40.00")
     folder = tmp_path / "datasets"
-    limit = (1_000_000, 1_000_000)
-    process = _start(
-        folder, long_spec, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
+    # A function between fork and exec may wait forever for a lock of another thread.
+    process = _start(folder, long_spec, "prlimit", "--fsize=1000000")
     _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
+    assert process.returncode == 1, errors
     assert "refused: " in errors
     assert "tiny.root cannot be written; " in errors
     assert "MB are free" in errors
