@@ -204,6 +204,9 @@ def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, scri
     if script:
         # Typing goes on in the same field.
         assert tab.page.evaluate("document.activeElement.id") == "find-outcomes"
+        tab.page.locator("#sort-parts-name").click()
+        tab.page.wait_for_url("**sort-parts=name*")
+        assert f"find-outcomes={day}" in tab.page.url
         tab.check_page()
     words.fill("nothing like this")
     words.press("Enter")

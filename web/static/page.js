@@ -113,6 +113,18 @@ document.body.addEventListener("htmx:afterSettle", (event) => {
   // Jobs and messages below a part that has ended are of before.
   if (event.target.id === "live" && !event.target.hasAttribute("hx-get")) location.reload();
 });
+// Keep the order and filter of the other tables, which may have changed since this one was written.
+document.body.addEventListener("htmx:configRequest", ({ detail }) => {
+  if (!detail.target.id.startsWith("table-")) return;
+  const own = detail.target.id.slice("table-".length), address = new URL(detail.path, location);
+  const isOther = (name) => /^(find|sort)-/.test(name) && name.slice("find-".length) !== own;
+  for (const name of [...address.searchParams.keys(), ...Object.keys(detail.parameters)].filter(isOther)) {
+    address.searchParams.delete(name);
+    delete detail.parameters[name];
+  }
+  for (const [name, value] of new URLSearchParams(location.search)) if (isOther(name)) address.searchParams.set(name, value);
+  detail.path = address.pathname + address.search;
+});
 // Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();
