@@ -23,6 +23,7 @@ from treehammer.program_output import create_private_file, replace_file
 from treehammer.sql.engine.backend import (
     BUSY_SECONDS,
     PREPARE_OPTION,
+    build_store_error,
     display_url,
     sqlite_path,
     translate_errors,
@@ -268,11 +269,8 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
     )
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.strip()]
-        raise StoreError(
-            f"{command[0]} failed: {' '.join(lines[:3])[:500] or f'code {result.returncode}'}",
-            where=display_url(url),
-            hint="Nothing was written.",
-        )
+        reason = " ".join(lines[:3])[:500] or f"code {result.returncode}"
+        raise build_store_error(url, f"{command[0]} failed, nothing was written: {reason}")
 
 
 def find_program(name: str) -> str:

@@ -178,6 +178,11 @@ _POSTGRESQL_HINTS = (
         "Try again later, or have max_connections raised.",
     ),
     (
+        "other objects depend on it",
+        "the backup is of an earlier version, which lacks tables of this database",
+        "Recover it into an empty database, and upgrade that: CREATE DATABASE NAME OWNER USER.",
+    ),
+    (
         "statement timeout",
         "the server ended what took too long",
         "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0.",

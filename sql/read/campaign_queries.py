@@ -120,12 +120,9 @@ def list_campaign_choices(
 ) -> list[tuple[str, str]]:
     """List campaigns to choose from: the newest, and selected ones of any age."""
     newest = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
-    older = [campaign_id for campaign_id in selected_ids if campaign_id not in newest]
+    older = [id_ for id_ in selected_ids if id_ not in newest]
     names = store.campaign_names(older)
-    return [
-        *newest.items(),
-        *((campaign_id, names.get(campaign_id, campaign_id)) for campaign_id in older),
-    ]
+    return [*newest.items(), *((id_, names.get(id_, id_)) for id_ in older)]
 
 
 class CampaignTitle(NamedTuple):

@@ -157,12 +157,8 @@ def test_errors_have_remedies(url: sa.URL, reason: str, message: str, hint: str)
         (URL, "postgresql://me@db.example.org:5433/results?options=-csearch_path%3Dhammer"),
         (parse_url("postgresql://me:secret@host/db"), "postgresql://me:***@host/db"),
         (
-            parse_url("postgresql://me@host/db?password=secret"),
-            "postgresql://me@host/db?password=%2A%2A%2A",
-        ),
-        (
-            parse_url("postgresql://me@host/db?sslpassword=secret"),
-            "postgresql://me@host/db?sslpassword=%2A%2A%2A",
+            parse_url("postgresql://me@host/db?password=secret&sslpassword=secret"),
+            "postgresql://me@host/db?password=%2A%2A%2A&sslpassword=%2A%2A%2A",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from store_helpers import kill_during, opened_plainly
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core.schema import measurement
+from treehammer.sql.engine import database_backup
 from treehammer.sql.engine.database_backup import back_up_database, recover_database
 from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.engine.database_setup import copy_sqlite_file
@@ -65,6 +66,11 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="--replace"):
             recover_database(url, backup)
         assert recover_database(url, backup, replace=True) is None
+        older = tmp_path / "older.backup"
+        options = ["--format=custom", "--exclude-table=quality_flag", f"--file={older}"]
+        database_backup._run_tool(parse_url(url), ["pg_dump", *options])
+        with pytest.raises(StoreError, match=r"of an earlier version(.|\n)*an empty database"):
+            recover_database(url, older, replace=True)
     assert read_ids(url) == early
     assert check_database(url)["measurement"] == 3
     add_measurements(url, 2, "late")

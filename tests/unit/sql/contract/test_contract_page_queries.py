@@ -117,10 +117,8 @@ def test_one_campaign(filled: Store) -> None:
     failed = campaign_queries.count_failures(filled, "new", campaign_counts.CampaignCount({}))
     assert failed == [FailureCount("lost", "A", attempts=1), FailureCount("evicted", "A", again=1)]
     messages = campaign_queries.list_failure_messages(filled, "new")
-    assert [(row.site, row.failure_class, row.message) for row in messages] == [
-        ("A", "open", "no such file"),
-        ("B", "open", "no such file"),
-    ]
+    assert [row.site for row in messages] == ["A", "B"]
+    assert {(row.failure_class, row.message) for row in messages} == {("open", "no such file")}
     with pytest.raises(NothingToDoError, match="no campaign"):
         campaign_queries.load_campaign(filled, "ne")
     with pytest.raises(NothingToDoError, match="no job"):
