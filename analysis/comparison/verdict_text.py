@@ -229,7 +229,8 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
     """Format a ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
     if low is None or high is None:
         return format_significant(value)
-    texts = [f"{n:.2f}" if value >= 0.1 else format_significant(n, 2) for n in (value, low, high)]
+    digits = digits_for_error(max((high - low) / 2, 1e-6 * value))
+    texts = [f"{number:,.{digits}f}" for number in (value, low, high)]
     return f"{texts[0]} ({texts[1]} … {texts[2]})"
 
 
@@ -258,8 +259,7 @@ def describe_place(row: VerdictRow) -> str:
         return "over sites"  # none of them enters
     if row.scope == SITES_SCOPE:
         scope = "on average at these" if row.evidence.tau is None else "over"
-        on_one = " on one host" if row.hosts == 1 else ""
-        return f"{scope} {len(row.evidence.sites):,} sites{on_one}"
+        return f"{scope} {len(row.evidence.sites):,} sites{' on one host' * (row.hosts == 1)}"
     if row.scope == HOST_SCOPE and row.hosts:
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"

@@ -542,9 +542,9 @@ def test_figures_are_rounded_to_significant_digits(
 
 
 def test_ratios_are_shown_with_interval() -> None:
-    assert verdict_text.format_ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
+    assert verdict_text.format_ratio(1.00312, 1.0021, 1.0041) == "1.0031 (1.0021 … 1.0041)"
     assert verdict_text.format_ratio(0.58123, None, None) == "0.581"
-    assert verdict_text.format_ratio(0.00212, 0.00198, 0.00234) == "0.0021 (0.002 … 0.0023)"
+    assert verdict_text.format_ratio(0.00212, 0.00198, 0.00234) == "0.00212 (0.00198 … 0.00234)"
 
 
 def test_storage_site_separates_groups_only_where_it_differs() -> None:
