@@ -141,13 +141,15 @@ class PoolConnection:
         Raises:
             PoolUnreachableError: no daemon answered, or one denied access.
         """
+        # A daemon that hangs, unlike one that restarts, takes longer to answer than all pauses.
+        deadline_s = time.monotonic() + sum(self.pauses_s)
         for pause in (*(self.pauses_s if retries else ()), None):
             with configured_bindings(self.pool) as htcondor:
                 try:
                     return operation(htcondor)
                 except htcondor.HTCondorException as error:
                     self.forget_location()
-                    if pause is None or is_refusal(error):
+                    if pause is None or is_refusal(error) or time.monotonic() > deadline_s:
                         raise self.unreachable_error(error) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")
@@ -222,11 +224,10 @@ class PoolConnection:
         Raises:
             PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return _known_values(
-            self.query_schedd(
-                lambda schedd: schedd.history(constraint, [*projection], match=match, since=since)
-            )
+        ads = self.query_schedd(
+            lambda schedd: schedd.history(constraint, [*projection], match=match, since=since)
         )
+        return _known_values(ads)
 
     def act_on_jobs(self, action: str, constraint: str, reason: str) -> None:
         """Apply an action (``Hold``, ``Release``, ``Remove``) to all jobs that match a constraint.
@@ -245,16 +246,15 @@ class PoolConnection:
 
     def unreachable_error(self, error: Exception) -> PoolUnreachableError:
         """Convert an error of the bindings."""
-        pool = self.pool
         message = " ".join(str(error).split())
         denied = is_refusal(error)
         if message == _COLLECTOR_FAILED:
-            with configured_bindings(pool) as htcondor:
-                address = pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
+            with configured_bindings(self.pool) as htcondor:
+                address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
             if measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None:
                 message, denied = "its collector accepts connections and closes them", True
         if denied:
-            key = "scitoken_file" if pool.scitoken_file else "token_dir"
+            key = "scitoken_file" if self.pool.scitoken_file else "token_dir"
             text = f"HTCondor denies access ({message})"
             hint = (
                 f"Check {key} of this pool in the sites file, and that the token has not expired."
@@ -265,7 +265,7 @@ class PoolConnection:
                 "Check config, collector and schedd of this pool in the sites file, and that its "
                 "schedd runs. Queued jobs continue."
             )
-        return PoolUnreachableError(text, where=f"pools.{pool.name}", hint=hint)
+        return PoolUnreachableError(text, where=f"pools.{self.pool.name}", hint=hint)
 
     def identify_schedd(self) -> tuple[str, str]:
         """Return the schedd's name and the user it maps Treehammer to, if it accepts submissions.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from condor_jobs import (
@@ -25,6 +26,7 @@ from treehammer.config import Settings
 from treehammer.errors import BatchError, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolConnection
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed.components.condor_pool import SCITOKEN_USER
@@ -214,6 +216,22 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
     with pytest.raises(BatchError, match="does not accept the jobs"):
         jobs.submit(jobs.describe_jobs("odd", 1, submit_text() + "request_cpus = lots of\n"))
     assert jobs.batch.find(["odd0", "own0"]) == {}
+
+
+@pytest.mark.parametrize(("answer_s", "calls"), [(0.0, 3), (0.5, 1)])
+def test_only_calls_that_fail_quickly_are_repeated(answer_s: float, calls: int) -> None:
+    connection = PoolConnection(HTCondorPool(name="busy"))
+    connection.pauses_s = (0.0, 0.4)
+    called: list[float] = []
+
+    def fail(htcondor: ModuleType) -> None:
+        called.append(time.monotonic())
+        time.sleep(answer_s)
+        raise htcondor.HTCondorException("it did not respond")
+
+    with pytest.raises(BatchError, match="it did not respond"):
+        connection.call(fail)
+    assert len(called) == calls
 
 
 @pytest.fixture(scope="module")
