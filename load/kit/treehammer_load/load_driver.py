@@ -289,7 +289,7 @@ class _CpuAccount:
         steps: StepClock,
         timer: LoadTimer,
         cpu_s: Callable[[], float],
-        record: Callable[[int, float], None],
+        record: Callable[[int, float, bool], None],
     ) -> None:
         self._steps = steps
         self._cpu_s = cpu_s
@@ -315,7 +315,7 @@ class _CpuAccount:
         cpu_s = self._cpu_s()
         cores = (cpu_s - self._begin_cpu_s) / max(now - self._begin_s, 1e-3)
         for step in range(self._step, following):
-            self._record(step, cores)
+            self._record(step, cores, now >= (step + 1) * self._steps.step_s)
         self._begin_s, self._begin_cpu_s = now, cpu_s
 
 

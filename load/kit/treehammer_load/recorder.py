@@ -122,10 +122,10 @@ class Recorder:
                 counts.latency.record(now_s - operation.due_s)
                 counts.bytes += operation.bytes
 
-    def record_cpu(self, step: int, cores: float) -> None:
-        """Record the CPU seconds that the generator used per second of a step, which has ended."""
+    def record_cpu(self, step: int, cores: float, is_complete: bool) -> None:
+        """Record the CPU seconds that the generator used per second of a step; state a complete one."""
         self._cpu[step] = cores
-        if not self._progress:
+        if not self._progress or not is_complete:
             return
         with self._lock:  # operations on their way are missing
             counts = [counts for key, counts in self._counts.items() if key[0] == step]
