@@ -241,7 +241,7 @@ def _load_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str
     with store.connection() as connection:
         rows = load_rows(connection, kind, sa.select(table).where(table.c.id == id_))
     if not rows:
-        raise NothingToDoError(f"there is no {table.name} of this identity")
+        raise NothingToDoError(f"no {table.name} of this identity was uploaded, or it was deleted")
     return rows[0]
 
 

@@ -186,8 +186,8 @@ _RECORDED_AXES = {
     COMMIT_AXIS: ("origin", "commit_id"),
 }
 _SUBJECT_AXES = ("site", "storage_site", "door", "dataset")
-#: Axes that change the work itself, so that their values are not compared.
-_WORK_AXES = ("branches", "events", RELEASE_AXIS)
+#: Axes that change the work itself, here of reads and of loads, so that their values are not compared.
+_WORK_AXES = ("branches", "events", RELEASE_AXIS, "clients", "rate_hz", "reads", "direction")
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
         pages.store.add_campaign(make_campaign_row(id_, name=f"{id_} night"), [])
     sides = {"axis": "campaign", "a": "first", "b": "second"}
     nights = ComparisonQuery("campaign", "first", "second").id
-    verdict_row = build_verdict(nights, scope="site", verdict="slower", **sides)
+    verdict_row = build_verdict(nights, scope="site", verdict="slower", effect=0.1, **sides)
     rows = [replace(verdict_row, site=site) for site in SITES]
     over_sites = {"scope": "sites", "evidence": VerdictEvidence(points_at_change=True)}
     rows.append(build_verdict(nights, label="all of it", **over_sites, **sides))
@@ -228,10 +228,14 @@ def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
     pages.store.add(
         Measurement({**job.values, "variant": variant, "measurement_id": f"{number:024x}"})
         for number, job in enumerate(jobs())
-        for variant in [Variant((("root", "6.40.00"), ("cache_mb", 300))).canonical_json]
+        for variant in [
+            Variant(
+                (("root", "6.40.00"), ("cache_mb", 300), ("clients", number % 2))
+            ).canonical_json
+        ]
     )
-    (link,) = pages.read("/compare").list_links(".*axis=cache_mb")
-    assert link.endswith("axis=cache_mb&a=30&b=300")
+    links = pages.read("/compare").list_links(r".*axis=(cache_mb|clients)")
+    assert [link.partition("?")[2] for link in links] == ["axis=cache_mb&a=30&b=300"]
 
 
 @pytest.mark.usefixtures("draw_in_process")

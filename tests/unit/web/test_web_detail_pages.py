@@ -105,7 +105,7 @@ def test_jobs_open_without_measurements_and_without_row(pages: ServiceThread) ->
     assert "batch: gone" in pages.read("/jobs/lost").text
     assert "The job ended without a recorded start." in pages.read("/jobs/cancelled").text
     assert "Only measurements of this job were received" in pages.read("/jobs/received").text
-    assert pages.client.get("/jobs/neither").status_code == 404
+    assert "No job of this identity was uploaded" in pages.read("/jobs/neither", 404).text
 
 
 def test_equal_messages_are_counted(service: ServiceThread) -> None:
