@@ -70,7 +70,7 @@ PRUNED_COLUMNS = (*PACKED_COLUMNS, measurement.c.log_excerpt.name)
 _KEY_COLUMNS = ("side", "operation", "server", "generator_limited")
 #: Measurements that are merged at once.
 _CHUNK = 100
-QUARANTINE, UNQUARANTINE, DELETE = "quarantine", "unquarantine", "delete"
+CHANGING_ACTIONS = QUARANTINE, UNQUARANTINE, DELETE = "quarantine", "unquarantine", "delete"
 DELETE_CHECKS = "delete checks"
 #: Number of measurements that a message names.
 MAX_LISTED = 10

@@ -15,11 +15,12 @@ from typing import Any
 
 from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
+from treehammer.collectors.record.day_numbers import DAY_US, day_to_number, number_to_day
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.watch_rows import ChangePointRow, WatchedSeriesRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.maintenance import CHANGING_ACTIONS
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import join_names
 from treehammer.watch.changes import WINDOW_DAYS
@@ -78,7 +79,10 @@ def update_changes(
     today = now.astimezone(UTC).date()
     first_day = today - timedelta(days=WINDOW_DAYS - 1)
     read_from = first_day
-    if not rebuild and (number := alarms.find_last_watched_day(store)):
+    # A change by an administrator may concern measurements of any day.
+    changes = store.list_changes(int(now.timestamp() * 1e6) - LATE_DAYS * DAY_US)
+    is_changed = any(change.action in CHANGING_ACTIONS for change in changes)
+    if not (rebuild or is_changed) and (number := alarms.find_last_watched_day(store)):
         last_day = number_to_day(number) or first_day
         read_from = max(first_day, last_day - timedelta(days=LATE_DAYS))
     _average_days(store, read_from, today, control, keep_controls=not rebuild)

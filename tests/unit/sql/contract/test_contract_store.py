@@ -571,11 +571,10 @@ def test_foreign_tables_are_left_alone(url: str) -> None:
     for act in (Store.open, upgrade_database):
         with pytest.raises(StoreError, match="not the revision"):
             act(url)
-    with raw_connection(url) as connection:
-        _FOREIGN_RECIPES_TABLE.create(connection)
     for revision in ("", "cf5dc11e79ad"):  # of another application that uses Alembic
-        if revision:
-            with raw_connection(url) as connection:
+        with raw_connection(url) as connection:
+            _FOREIGN_RECIPES_TABLE.create(connection, checkfirst=True)
+            if revision:
                 _REVISION_TABLE.create(connection)
                 connection.execute(sa.insert(_REVISION_TABLE).values(version_num=revision))
         for act in (Store.open, upgrade_database):

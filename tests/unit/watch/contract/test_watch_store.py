@@ -31,6 +31,7 @@ from treehammer.sql.core.watch_rows import AlarmMessage, PatrolStartRow, Release
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 from treehammer.watch.changes.change_points import describe_change, select_changes, update_changes
 from treehammer.watch.changes.daily_series import NodeIdentity
@@ -153,6 +154,11 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert len(load_watched_days(store, *window)) == 12 * 31
     assert len(load_watched_days(store, *window, kind="ratio", site="A")) == 2 * 31
     assert update_changes(store, NOW, rebuild=True).new == 0
+    old, now_us = NOW - timedelta(days=20), int(NOW.timestamp() * 1e6)
+    scope = ChangeScope(until_us=int(old.timestamp() * 1e6))
+    store.apply_change(DatabaseChange("quarantine", scope, "me", now_us, "wrong clock", "all"))
+    update_changes(store, NOW)
+    assert not load_watched_days(store, window[0], day_to_number(old.date()) - 1), "no figure"
 
 
 def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
