@@ -47,7 +47,7 @@ def requested_format(request: Request) -> str:
     """Return the output format that a request names; an unknown one is refused."""
     output_format = request.query_params.get("format", HTML)
     if output_format not in FORMATS:
-        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format!r}")
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format[:40]!r}")
     return output_format
 
 

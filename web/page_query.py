@@ -215,7 +215,7 @@ class PageQuery(BaseModel):
         value, known_values = getattr(self, name), sorted({*choices})
         if value and value not in known_values:
             words = ", ".join(known_values[:MAX_SUGGESTED])
-            hint = f"{suggest_word(value, known_values)}Known: {words}."
+            hint = f"{suggest_word(value, known_values)}Known: {words or 'none'}."
             raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
 
     def list_parameters(self) -> list[tuple[str, str]]:

@@ -104,7 +104,7 @@ def open_socket(settings: Settings) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host}, port {port} ({error.strerror or error})",
+            f"cannot listen on {host}, port {port} ({str(error.strerror).partition(' (while')[0]})",
             where="serve_host, serve_port",
             hint="Another service may use the port: give another one.",
         ) from error
