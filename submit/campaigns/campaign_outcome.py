@@ -137,16 +137,16 @@ def _list_failures(
     store: Store, campaign: CampaignRow
 ) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
     """Yield failed measurements, then failed attempts: key, an example and its end."""
-    jobs = store.jobs(campaign.id)
-    last = load_last_attempts(store, jobs)
-    failed = [attempt for attempt in last.values() if attempt.failure_class]
+    jobs = {job.id: job for job in store.jobs(campaign.id)}
+    last = load_last_attempts(store, jobs.values())
+    queued = JobState.QUEUED.value  # with an ended attempt: about to repeat it
+    failed = [a for a in last.values() if a.failure_class and jobs[a.job_id].state != queued]
     # The end of these jobs explains interrupted measurements.
-    ended = {job.id for job in jobs if job.state == JobState.CANCELLED.value}
+    ended = {id_ for id_, job in jobs.items() if job.state in (JobState.CANCELLED.value, queued)}
     ended |= {attempt.job_id for attempt in failed}
     yield from _list_failed_measurements(store, campaign, last, ended)
-    sites = {job.id: job.site for job in jobs}
     for attempt in failed:
-        key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
+        key = (jobs[attempt.job_id].site, attempt.failure_class, attempt.message)
         yield key, ("", None), attempt.ended_us
 
 
