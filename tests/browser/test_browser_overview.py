@@ -94,6 +94,8 @@ def test_refused_pages_are_readable(
 def test_reader_signs_in_with_key(closed_service: tuple[str, Path], open_tab: Visit) -> None:
     address, folder = closed_service
     tab = open_tab(address)
+    # The browser stays there after a wrong key.
+    assert tab.open("/sign-in") == 401
     assert tab.open("/?days=7") == 401
     tab.check_page()
     tab.page.get_by_label("Key").fill("th1.none.none")

@@ -95,6 +95,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
     return [
         Route("/sign-in", sign_in, name="sign-in", methods=["POST"]),
+        Route("/sign-in", responses.redirect_locally("/"), methods=["GET"]),
         Route("/sign-out", sign_out, name="sign-out", methods=["POST"]),
     ]
 

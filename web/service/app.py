@@ -260,7 +260,6 @@ class PageRoutes:
             return responses.AsciiJSONResponse(refusal.body, status, headers)
         if status == 401:
             return sign_in_page.sign_in_view(self._context, request, sentence, headers)
-        titles = {other.value: other.phrase for other in HTTPStatus}
         CURRENT_REQUEST.set(request)
         sections = (
             headline(end_sentence(sentence)),
@@ -268,7 +267,7 @@ class PageRoutes:
             Paragraph(Link("Overview", link_to("overview"))),
             quiet(f"Status {status}"),
         )
-        content = PageContent(titles.get(status, "Error"), sections, status=status)
+        content = PageContent(HTTPStatus(status).phrase, sections, status=status)
         response = self._context.render_html(content, request)
         response.headers.update(headers)
         return response
