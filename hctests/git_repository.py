@@ -274,9 +274,8 @@ class Repository:
         """List branches and tags: full name -> full hash of the commit."""
         form = "--format=%(refname) %(objectname) %(*objectname)"
         lines = self._read_git("for-each-ref", form, "refs/heads", "refs/tags").splitlines()
-        parts = (line.split() for line in lines)
         # An annotated tag has a commit beside its own object.
-        return {name: ids[-1] for name, *ids in parts}
+        return {name: ids[-1] for name, *ids in map(str.split, lines)}
 
     def list_tests(self, commit: str) -> tuple[str, ...]:
         """List the folders of a commit that contain a test.toml."""
@@ -401,11 +400,11 @@ def update_mirror(address: RepositoryAddress, ref: str, git_dir: Path) -> tuple[
     with hold_cache_lock(directory.with_suffix(".lock")):
         directory.mkdir(parents=True, exist_ok=True)
         repository = Repository(directory, address.url)
-        # An explicit work tree, which is never filled, overrides the one set by a Git hook.
-        repository._run_git("init", "--quiet", GIT_WORK_TREE=str(directory))
-        if _FULL_HASH.fullmatch(ref) and repository._has_commit(ref):
-            return repository, ref
         try:
+            # An explicit work tree, which is never filled, overrides the one set by a Git hook.
+            repository._run_git("init", "--quiet", GIT_WORK_TREE=str(directory))
+            if _FULL_HASH.fullmatch(ref) and repository._has_commit(ref):
+                return repository, ref
             return repository, _fetch_ref(repository, address, ref)
         except GitCommandError as error:
             raise _unreachable_error(error, address, directory) from error
@@ -518,6 +517,8 @@ def _unreachable_error(
         re.sub(r"\S*/\S*", "", output),  # addresses state nothing
     ):
         hint = "Passwords are never asked for: configure an SSH key or a credential helper."
+    elif "No space left" in output:
+        hint = "Make room there, or choose another place with --cache-dir."
     elif ".lock" in output:
         hint = f"If no other Git runs there, remove {directory} and try again."
     return SourceUnreachableError(f"cannot be fetched: {reason}", where=address.url, hint=hint)

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from captured_runs import commit_all, make_repository, run_git
+from git.exc import GitCommandError
 from local_servers import send_answer, serve_http
 
 from treehammer.config import Settings
@@ -51,8 +53,7 @@ def test_every_kind_of_ref_pins_its_commit(
     first = run_git(origin, "rev-parse", "HEAD")
     pinned = pinned_tests.pin_test(f"{address(origin)}@{ref}:tests/read", settings)
     assert (pinned.commit, pinned.ref, pinned.path) == (first, ref, "tests/read")
-    assert pinned.repository == address(origin)
-    assert not pinned.dirty
+    assert (pinned.repository, pinned.dirty) == (address(origin), False)
     assert pinned.hashes == {
         name: hashlib.sha256((origin / "tests" / "read" / name).read_bytes()).hexdigest()
         for name in ("test.toml", "read.py", "sub/helper.h")
@@ -171,6 +172,15 @@ def test_old_git_reads_local_repositories_only(
     assert pinned_tests.pin_test(f"{origin}@main:tests/read", settings).ref == "main"
     with pytest.raises(SourceError, match=r"git version [\d.]+ is too old.*\n.*2\.31 or later"):
         pinned_tests.pin_test(f"{origin.as_uri()}@main:tests/read", settings)
+
+
+def test_full_disk_of_the_mirrors_is_one_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = GitCommandError("git", 128, "fatal: cannot copy '/x/y': No space left on device")
+    monkeypatch.setattr(git_repository.Repository, "_run_git", Mock(side_effect=error))
+    with pytest.raises(SourceUnreachableError, match=r"'/x/y': No space left.*\n.*--cache-dir"):
+        pinned_tests.pin_test("file:///nowhere@main:tests/read", settings)
 
 
 @pytest.mark.parametrize(
@@ -323,13 +333,9 @@ def test_mistakes_name_the_file_in_the_repository(origin: Path, settings: Settin
 def test_find_lists_the_tests_of_a_commit(origin: Path, settings: Settings) -> None:
     commit(origin, "more/test.toml", '[test]\nname = "m"\npayload = "p"\n')
     stem = f"{origin.as_uri()}@main:"
-    assert pinned_tests.find_tests(stem, settings) == (
-        stem + "tests/read",
-        stem + "tests/read/more",
-    )
-    assert pinned_tests.find_tests(f"{stem}tests/read/more", settings) == (
-        stem + "tests/read/more",
-    )
+    read, more = f"{stem}tests/read", f"{stem}tests/read/more"
+    assert pinned_tests.find_tests(stem, settings) == (read, more)
+    assert pinned_tests.find_tests(more, settings) == (more,)
     folders = (str(origin / "tests/read"), str(origin / "tests/read/more"))
     assert pinned_tests.find_tests(str(origin), settings) == folders
 
@@ -363,8 +369,7 @@ def test_several_processes_share_an_empty_cache(origin: Path, settings: Settings
 def test_clean_working_tree_equals_its_commit(origin: Path, settings: Settings) -> None:
     pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
     assert (pinned.repository, pinned.path, pinned.ref) == (str(origin), "tests/read", "")
-    assert pinned.commit == run_git(origin, "rev-parse", "HEAD")
-    assert not pinned.dirty
+    assert (pinned.commit, pinned.dirty) == (run_git(origin, "rev-parse", "HEAD"), False)
     committed = pinned_tests.pin_test(f"{origin}@HEAD:tests/read", settings)
     assert pinned.hashes == committed.hashes
 
