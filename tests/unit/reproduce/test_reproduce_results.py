@@ -25,6 +25,7 @@ from treehammer.reproduce.agreement import (
     compare_with_print,
     measure_ratio,
 )
+from treehammer.reproduce.output import format_here, format_interval
 from treehammer.reproduce.published_result import (
     QuantityTable,
     ResultFileError,
@@ -140,6 +141,11 @@ def test_whole_interval_decides(
     text = RESULT.replace("exact = true", "exact = false\ntolerance = 0.1")
     result = read_result(write_result(tmp_path, text))
     assert compare_with_print(result, MeasuredRatio(*measured)) == (agreement, reason)
+
+
+def test_ends_of_an_interval_have_the_decimals_of_the_ratio() -> None:
+    row = {"measured": 2.7249, "low": 2.644, "high": 2.801}
+    assert (format_here(row), format_interval(row)) == ("2.72", "2.64 to 2.80")
 
 
 @pytest.mark.parametrize(
