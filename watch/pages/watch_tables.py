@@ -10,6 +10,7 @@ from treehammer.sql.core.subjects import CENTRAL, locate_subject
 from treehammer.sql.core.watch_rows import ChangePointRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, hidden_columns
+from treehammer.watch.alarms.alarm_overview import find_decisive
 from treehammer.watch.changes import WINDOW_DAYS, change_points
 from treehammer.watch.states.site_status import use_by_state
 from treehammer.watch.store.alarms import load_change_points
@@ -62,10 +63,10 @@ def link_check(check: ReleaseCheck) -> str:
 
 
 def build_check_table(checks: Sequence[ReleaseCheck]) -> DataTable:
-    """Build the table of a release's checks, the newest of each test and base first."""
-    newest: dict[tuple[str, str], ReleaseCheck] = {}
+    """Build the table of a release's checks: that which decides of each test and base, or the newest."""
+    by_test: dict[tuple[str, str], list[ReleaseCheck]] = {}
     for check in checks:
-        newest.setdefault((check.test_name, check.a), check)
+        by_test.setdefault((check.test_name, check.a), []).append(check)
     rows = [
         {
             "test": check.test_name,
@@ -75,7 +76,8 @@ def build_check_table(checks: Sequence[ReleaseCheck]) -> DataTable:
             "checked_us": check.checked_us,
             "comparison_id": check.comparison_id,
         }
-        for check in newest.values()
+        for same_checks in by_test.values()
+        for check in [find_decisive(same_checks) or same_checks[0]]
     ]
     table_columns = (
         column("test"),

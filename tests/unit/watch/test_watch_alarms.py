@@ -41,6 +41,7 @@ from treehammer.watch.alarms.release_checks import (
     watch_campaigns,
 )
 from treehammer.watch.alarms.subject_state import AlarmKind, AlarmLevel, SubjectState
+from treehammer.watch.pages.watch_tables import build_check_table
 from treehammer.watch.store.alarms import EventTable, ReleaseCheckTable
 
 HOUR = 3_600_000_000
@@ -315,6 +316,7 @@ def test_regression_of_every_night_is_one_event(store: Store) -> None:
     add_campaign(store, "other variants", 0.0, seed=9, branches=(0.5,))
     watch_campaigns(store, NOW + 4)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    assert [row["check"] for row in build_check_table(list_checks(store)).rows] == ["confirmed"]
     # Repaired, and broken again.
     add_campaign(store, "fourth night", 0.0, seed=7)
     watch_campaigns(store, NOW + 4)
