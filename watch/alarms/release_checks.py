@@ -210,8 +210,7 @@ def _check_campaign(
 
 def _find_first_state(store: Store, check: ReleaseCheck, comparison: Comparison) -> CheckState:
     earlier = find_decisive(_list_same_checks(ReleaseCheckTable(store), check))
-    failed = _list_failed_rows(comparison.verdicts)
-    if not failed and not comparison.regressed:
+    if not (comparison.regressed or _list_failed_rows(comparison.verdicts)):
         is_answered = earlier is None or _answers(store, earlier, comparison.verdicts)
         return CheckState.CLEAR if is_answered else CheckState.KNOWN
     state = CheckState.SUSPECTED if comparison.regressed else CheckState.FAILED
@@ -381,8 +380,7 @@ _identify_row = attrgetter("site", "comparison_key", "metric")
 
 def _identify_work(row: VerdictRow) -> tuple[object, ...]:
     """Identify what a verdict is about, whatever version of the test measured it."""
-    side = row.evidence.of_b
-    return row.site, row.metric, side.get("variant"), side.get("door")
+    return row.site, row.metric, row.evidence.of_b.get("variant"), row.evidence.of_b.get("door")
 
 
 def _describe_row(row: VerdictRow) -> str:
