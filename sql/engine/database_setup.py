@@ -262,8 +262,7 @@ def _detect_state(connection: Connection) -> SchemaState:
     scripts = (MIGRATIONS_FOLDER / "versions").glob("[0-9]*.py")
     if any(f'\nrevision = "{revision}"\n' in file.read_text() for file in scripts):
         return SchemaState.OLDER
-    # Other applications use Alembic, too.
-    is_results = sa.inspect(connection).has_table(measurement.name)
+    is_results = sa.inspect(connection).has_table(measurement.name)  # others use Alembic, too
     return SchemaState.NEWER if is_results else SchemaState.FOREIGN
 
 

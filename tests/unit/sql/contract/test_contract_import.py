@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -377,11 +379,17 @@ def test_damaged_export_gives_readable_rows(
     damaged = write_export(remote, tmp_path / "damaged.parquet")
     group = parquet.ParquetFile(damaged).metadata.row_group(1).column(0)
     content = bytearray(damaged.read_bytes())
-    # One bit, by which two identities would be others.
-    content[group.data_page_offset - 9] ^= 1
+    content[group.data_page_offset - 9] ^= 1  # one bit, by which identities would be others
     damaged.write_bytes(content)
     monkeypatch.setattr(measurement_files, "READ_ROWS", 2)
     (result,) = import_file(store, damaged)
     assert result.new == 2
     assert "cannot be read" in result.problems[0]
     assert import_counts(import_file(store, plain_file)) == [(2, 2, 0, 0)]
+    batch, packed = pa.record_batch({"id": ["x" * 8]}), pa.BufferOutputStream()
+    pa.ipc.new_stream(packed, batch.schema).write_batch(batch)
+    end, far = (struct.pack("2i8s", 0, end, b"x" * 8) for end in (8, 2**30))  # where Arrow reads
+    companion = base64.b64encode(packed.getvalue().to_pybytes().replace(end, far))
+    table = parquet.read_table(plain_file).replace_schema_metadata({"treehammer.job": companion})
+    parquet.write_table(table, damaged)
+    assert "cannot be read" in import_file(store, damaged)[0].problems[0]
