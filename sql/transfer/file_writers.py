@@ -193,7 +193,7 @@ def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) ->
         raise SoftwareError(
             "this ROOT was installed for another version of Python",
             where=prepared.location,
-            hint="Remove the folder: it will be made again.",
+            hint="Remove it if no other Python uses it, or give a --cache-dir; .csv needs no ROOT.",
         )
     # Treehammer itself may be installed for this user alone.
     return {name: value for name, value in environment.items() if name != "PYTHONNOUSERSITE"}
