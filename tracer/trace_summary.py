@@ -191,12 +191,12 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
     if file["map_missing"]:
         yield f"{name}: branches are not known: {file['map_missing']}."
     elif file["branches"]:
-        names = join_names(file["names"], _MAX_NAMES)
+        names = f": {join_names(file['names'], _MAX_NAMES)}" if file["names"] else ""
         compression = file["compression"]
         ratio = f", compressed {compression:.2f} times" if compression else ""
         yield (
             f"{name}: {_format_branches(file)} branches, {pluralize(file['baskets_read'], 'basket')}"
-            f"{ratio}: {names}."
+            f"{ratio}{names}."
         )
         if file["branches_most"] > file["branches_read"]:
             yield (
