@@ -13,7 +13,7 @@ import time
 import urllib.error
 import zlib
 from dataclasses import dataclass, replace
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from ...http_requests import MIN_BYTES_PER_S, NO_TOKEN, BearerToken, Deadline, send_request
@@ -40,6 +40,7 @@ from .xrootd_settings import write_root_settings
 # A file is local when its URL has no scheme or ``file:``.
 
 _CHUNK = 4 * 1024 * 1024
+PLACE_HINT = "Place the dataset at this door."
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,7 @@ def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
         try:
             size = os.stat(path).st_size
         except OSError as error:
-            message = (
-                f"{file.url} cannot be read: {error.strerror}. Place the dataset at this door."
-            )
+            message = f"{file.url} cannot be read: {error.strerror}. {PLACE_HINT}"
             raise ExecutionError(
                 Failure(failure_class, "missing", failure_class, message)
             ) from error
@@ -159,21 +158,19 @@ def _copy_file(
         if error.errno in DISK_FULL_ERRNOS:
             raise
         message = f"{file.url} cannot be copied to the node: {error.strerror or error}."
-        raise ExecutionError(
-            Failure("stage-in", "copy", "stage-in", message, transient=True)
-        ) from error
+        _raise_stage_in_error(message)
     if size != file.size:
         message = (
             f"{file.url}: {size} bytes came to the node, the manifest says {file.size}: the copy was "
             "cut short, or it is another file."
         )
-        raise ExecutionError(Failure("stage-in", "size", "stage-in", message, transient=True))
+        _raise_stage_in_error(message, "size")
     if checksum != file.adler32.lower():
         message = (
             f"{file.url} has adler32 {checksum}, the manifest says {file.adler32}: its content "
             "changed. Make or place the dataset again."
         )
-        raise ExecutionError(Failure("stage-in", "checksum", "stage-in", message))
+        _raise_stage_in_error(message, "checksum")
     return replace(file, url=target), loading
 
 
@@ -337,6 +334,8 @@ def _fetch_http_file(
             if is_s3(url):
                 failure = _describe_store_error(url, error, has_keys=address != url)
                 raise ExecutionError(failure) from None
+        if error.code in (404, 410):
+            _raise_stage_in_error(f"{url} cannot be read: {error}. {PLACE_HINT}", "missing")
         raise OSError(str(error)) from None
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
@@ -355,7 +354,7 @@ def _describe_store_error(url: str, error: urllib.error.HTTPError, *, has_keys: 
     """Return the failure that an object store's error means."""
     answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
     cause = answer.cause
-    remedy = cause.remedy or "Place the dataset at this door."
+    remedy = cause.remedy or PLACE_HINT
     message = (
         f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
     )
@@ -363,5 +362,6 @@ def _describe_store_error(url: str, error: urllib.error.HTTPError, *, has_keys: 
     return Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
 
 
-def _raise_stage_in_error(message: str) -> None:
-    raise ExecutionError(Failure("stage-in", "copy", "stage-in", message, transient=True))
+def _raise_stage_in_error(message: str, kind: str = "copy") -> NoReturn:
+    transient = kind in ("copy", "size")
+    raise ExecutionError(Failure("stage-in", kind, "stage-in", message, transient=transient))

@@ -308,9 +308,9 @@ def test_errors_of_object_stores_are_recorded_with_their_cause(
 
 
 def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="HTTP Error 404") as caught:
+    with pytest.raises(ExecutionError, match=r"HTTP Error 404: .*\. Place the dataset") as caught:
         _stage(f"{web}/none.root", tmp_path, _setup())
-    assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("stage-in", "copy")
+    assert (caught.value.failure.kind, caught.value.failure.transient) == ("missing", False)
     with pytest.raises(ExecutionError, match="SIGTERM"):
         _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
 
