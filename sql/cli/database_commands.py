@@ -364,7 +364,7 @@ def _change(
             raise click.UsageError("Give --campaign, --key, --since or --until.")
         counts = store.count_scope(scope)
         if not counts and action != maintenance.DELETE_CHECKS:
-            raise NothingToDoError(f"no measurements of {title}")
+            raise NothingToDoError(f"no measurements match {title}")
         if selected["dry_run"]:
             return CommandOutput(counts, remarks=["dry run: nothing was changed"])
         change = maintenance.DatabaseChange(

@@ -182,7 +182,7 @@ def test_quarantine_unquarantine_and_delete(settings: config.Settings, store: St
         (("unquarantine",), "Give --campaign, --key, --since or --until."),
         (("delete", "--checks", "--campaign", "c1"), "--checks needs --key"),
         (("unquarantine", "--since", "yesterday"), "must be a time such as 2026-03-01"),
-        (("unquarantine", "--key", "0" * 12), f"no measurements of key {'0' * 12}"),
+        (("unquarantine", "--key", "0" * 12), f"no measurements match key {'0' * 12}"),
         (("quarantine", "--campaign", "c1", "--reason", " "), "must be printable text"),
     ],
 )
