@@ -252,8 +252,8 @@ def main() -> None:
     except UnicodeEncodeError as error:  # a word of the command that the database cannot hold
         click.echo(f"treehammer: {error.object[:100]!r} is not UTF-8 text", err=True)
         code = ExitCode.USAGE
-    except SystemExit as error:  # Click's or Rich's, where the reader of the output has gone
-        if error.code == 0:  # completion has printed its words
+    except SystemExit:  # Click's or Rich's, where the reader of the output has gone
+        if "_TREEHAMMER_COMPLETE" in os.environ:  # Click's after completion
             raise
         code = ExitCode.OUTPUT_CLOSED
     except OSError as error:
