@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import calendar
 import re
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Union
 
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -28,7 +28,7 @@ class LineFormat:
     Attributes:
         time: begins a line; group ``second`` is read with ``clock``, group ``fraction`` (``.123``)
             is optional.
-        clock: format of ``time.strptime``, in the node's time zone unless it has ``%z``, or UTC by
+        clock: format of ``datetime.strptime``, in the node's time zone unless it has ``%z``, or UTC by
             ``%Z``; without a year, this year's or last year's.
         begin: begins a call; groups ``request``, ``operation``, and if known ``stream``, which
             distinguishes calls of one connection, and ``size``.
@@ -118,10 +118,8 @@ class LineReader:
 
     def __init__(self, form: LineFormat) -> None:
         self.has_times, self._clock = False, str(form.clock)
-        if parse_second(time.strftime(self._clock), self._clock) is None:
-            raise LogError(
-                f"format.clock = {self._clock!r}: not a format of strptime to the second"
-            )
+        if parse_time(datetime.now().astimezone().strftime(self._clock), self._clock) is None:
+            raise LogError(f"format.clock = {self._clock!r}: not a format of strptime")
         self._time = _compile("time", str(form.time))
         texts = {role: str(getattr(form, role)) for role in _ROLES}
         self._roles = [(role, _compile(role, text)) for role, text in texts.items() if text]
@@ -150,10 +148,10 @@ class LineReader:
         second = groups["second"] or ""
         # Parsing is slow, and many lines share a second.
         if second != self._known_second:
-            instant = parse_second(second, self._clock)
+            instant = parse_time(second, self._clock)
             if instant is None:
                 return None
-            self._known_second, self._known_us = second, instant * 1_000_000
+            self._known_second, self._known_us = second, instant
         fraction = groups.get("fraction")
         # Servers in Java write a comma.
         return self._known_us + (
@@ -161,26 +159,27 @@ class LineReader:
         )
 
 
-def parse_second(text: str, clock: str) -> Optional[int]:
-    """Return local time, or that of its zone, as seconds since 1970 UTC; None if it has another format."""
+def parse_time(text: str, clock: str) -> Optional[int]:
+    """Return local time, or that of its zone, as microseconds since 1970 UTC; None if it has another format."""
     now = time.time()
     year = time.localtime(now).tm_year
     try:
         if "%y" in clock or "%Y" in clock:
-            return _count_seconds(text, clock)
-        instant = _count_seconds(f"{year} {text}", f"%Y {clock}")
+            return _count_us(text, clock)
+        instant = _count_us(f"{year} {text}", f"%Y {clock}")
         # A line of the last days of December may be read in January.
-        if instant > now + 86_400:
-            instant = _count_seconds(f"{year - 1} {text}", f"%Y {clock}")
+        if instant > (now + 86_400) * 1e6:
+            instant = _count_us(f"{year - 1} {text}", f"%Y {clock}")
     except (ValueError, OverflowError, re.error):
         return None
     return instant
 
 
-def _count_seconds(text: str, clock: str) -> int:
-    moment = time.strptime(text, clock)
-    zone_s = 0 if moment.tm_zone in ("UTC", "GMT") else moment.tm_gmtoff
-    return int(time.mktime(moment)) if zone_s is None else calendar.timegm(moment) - zone_s
+def _count_us(text: str, clock: str) -> int:
+    moment = datetime.strptime(text, clock)
+    if "%Z" in clock and re.search("UTC|GMT", text):
+        moment = moment.replace(tzinfo=timezone.utc)
+    return round(moment.timestamp() * 1e6)
 
 
 _XROOTD_CALL = r"[^\s:]+:(?P<request>\d+@\S+) Xrootd_?{}: (?P<stream>[0-9a-f]{{4}}) "
