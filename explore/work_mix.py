@@ -161,12 +161,13 @@ class RelativeMean(NamedTuple):
     Attributes:
         executions: their number.
         difference: ratio of times or counts, minus 1.
-        rms: scatter of executions about the mean of their own work, relative to it.
+        rms: scatter of executions about the mean of their own work, relative to it; None if each
+            is the only one of its work.
     """
 
     executions: int
     difference: float
-    rms: float
+    rms: float | None
 
 
 class _WorkMean(NamedTuple):
@@ -281,7 +282,8 @@ def _combine_means(
     combined = {}
     for key, group_means in by_key.items():
         count = sum(mean.executions for mean in group_means)
-        rms = math.sqrt(sum(mean.executions * mean.variance for mean in group_means) / count)
+        variance = sum(mean.executions * mean.variance for mean in group_means) / count
+        rms = math.sqrt(variance) if count > len(group_means) else None
         # The fit is exact to 1e-10; zero is added, so that no zero is negative.
         combined[key] = RelativeMean(count, round(math.expm1(values[key]), 9) + 0.0, rms)
     return combined

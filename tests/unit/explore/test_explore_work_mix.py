@@ -269,8 +269,10 @@ def test_alternating_variants_are_no_change(stepped: ServiceThread) -> None:
 
 def test_other_sites_are_the_reference_of_selected_ones(stepped: ServiceThread) -> None:
     whole, _ = ask(stepped, "view=relative")
-    alone, _ = ask(stepped, "view=relative&site=A")
+    alone, page = ask(stepped, "view=relative&site=A")
     assert alone == {key: value for key, value in whole.items() if key[0] == "A"}
+    # Each execution is the only one of its work.
+    assert {*page.tables["figure"].column("rms")} == {"–"}
 
 
 @pytest.mark.parametrize(
