@@ -225,11 +225,11 @@ def test_only_measured_axes_are_offered(pages: ServiceThread) -> None:
     refused = pages.read("/compare?axis=format&a=ttree&b=rntuple", 404).text
     assert "No measurement has the axis format. Axes with several values: root, site" in refused
     assert "--axis" not in refused
-    axes = (("root", "6.40.00"), ("cache_mb", 300))
+    shared = (("root", "6.40.00"), ("cache_mb", 300))
     pages.store.add(
         Measurement({**job.values, "variant": variant, "measurement_id": f"{number:024x}"})
         for number, job in enumerate(jobs())
-        for variant in [Variant((*axes, ("clients", number % 2))).canonical_json]
+        for variant in [Variant((*shared, ("clients", number % 2))).canonical_json]
     )
     links = pages.read("/compare").list_links(r".*axis=(cache_mb|clients)")
     assert [link.partition("?")[2] for link in links] == ["axis=cache_mb&a=30&b=300"]
