@@ -53,7 +53,7 @@ def _parse_seconds(value: object) -> int:
 
 
 def _parse_seconds_or_zero(value: object) -> int:
-    return 0 if value == "0" else _parse_seconds(value)
+    return 0 if value in ("0", "0s", "0m", "0h", "0d") else _parse_seconds(value)
 
 
 def _parse_quiet_hours(value: object) -> tuple[int, int]:

@@ -94,7 +94,7 @@ path = "tests/read"
 branch = "main"
 sites = ["label:eos", "SITE_A"]
 in_flight = 2
-jitter = "0"
+jitter = "0m"
 
 [entries.release]
 test = "ttree-read"
