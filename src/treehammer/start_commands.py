@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -62,8 +61,7 @@ def find_demo_test() -> str:
     shipped = Path(hctests.__file__).resolve().parent
     repository = shipped.parent
     if (repository / ".git").exists():
-        where = "." if repository == Path.cwd() else str(repository)
-        return f"{where}@HEAD:{shipped.name}/{DEMO_TEST}"
+        return f"{'.' if repository == Path.cwd() else repository}@HEAD:{shipped.name}/{DEMO_TEST}"
     return DEMO_TEST
 
 
@@ -75,12 +73,15 @@ def _list_demo_commands(
     # Results of a demo are not worth uploading.
     upload_options = ("--no-service",) if settings.service_url else ()
     test = find_demo_test()
-    solo = f"demo-solo-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    yield "submit", test, *SOLO_OPTIONS, "--name", solo, "--wait", *upload_options
+    yield "submit", test, *SOLO_OPTIONS, "--name", "demo-solo", "--wait", *upload_options
     yield "submit", test, *PAIRED_OPTIONS, "--wait", *upload_options
-    campaigns = ("last", solo, *(f"in-print-{name}" for name in published))
-    options = (word for name in campaigns for word in ("--campaign", name))
-    yield "report", *options, "-o", str(report)
+    from treehammer.sql.read.reader import ResultsReader
+
+    with ResultsReader.open(sqlite_url(report.parent.resolve())) as store:
+        ids = {row.name: row.id for row in reversed(store.campaigns())}  # the newest of a name
+    names = ("demo-solo", *(f"in-print-{name}" for name in published))
+    options = (f"--campaign={ids[name]}" for name in names if name in ids)
+    yield "report", "--campaign=last", *options, "-o", str(report)
     yield "export", str(tree)
 
 

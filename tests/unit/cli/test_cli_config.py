@@ -17,6 +17,7 @@ from treehammer.cli import COMMANDS, cli
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.start_commands import format_invocation
 
 
 def load(folder: Path, text: str | None = None, **kwargs: object) -> config.Settings:
@@ -169,18 +170,12 @@ def test_program_is_named_as_found_on_path(
     called = program(tmp_path / "my venv" / "bin")
     monkeypatch.setattr(sys, "argv", [str(called), "demo"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert (
-        start_commands.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
-    )
+    assert format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
     monkeypatch.setenv("PATH", str(called.parent))
-    assert (
-        start_commands.format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
-    )
+    assert format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
     # A program of another installation does not count.
     monkeypatch.setenv("PATH", str(program(tmp_path / "bin").parent))
-    assert (
-        start_commands.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
-    )
+    assert format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
 
 
 def test_changed_settings_become_flags(
@@ -192,20 +187,25 @@ def test_changed_settings_become_flags(
     plain = ["--data-dir", "demo-results"]
     assert start_commands.required_flags(OUTPUT, config.load_settings()) == plain
     elsewhere = replace(settings, cache_dir=tmp_path / "elsewhere")
-    assert start_commands.required_flags(OUTPUT, elsewhere) == [
-        *plain,
-        "--cache-dir",
-        str(elsewhere.cache_dir),
-    ]
+    flags = start_commands.required_flags(OUTPUT, elsewhere)
+    assert flags == [*plain, "--cache-dir", str(elsewhere.cache_dir)]
     monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
     (tmp_path / "treehammer.toml").write_text("local_slots = 4\n")
     database = f"sqlite:///{tmp_path}/demo-results/results.db"
     flags = start_commands.required_flags(OUTPUT, config.load_settings())
     assert flags == [*plain, "--database", database, "--local-slots", "1"]
-    assert (
-        start_commands.format_invocation(OUTPUT, config.load_settings())
-        == f"treehammer {' '.join(flags)}"
-    )
+    invocation = format_invocation(OUTPUT, config.load_settings())
+    assert invocation == f"treehammer {' '.join(flags)}"
+
+
+def test_demo_reports_the_newest_campaigns_of_its_names(
+    store: Store, tmp_path: Path, settings: config.Settings
+) -> None:
+    for id_, name in enumerate(["in-print-a", "demo-solo", "in-print-a", "demo-solo", "other"]):
+        store.add_campaign(make_campaign_row(f"{id_}", name=name, created_us=id_), [])
+    files = (tmp_path / "report.html", tmp_path / "results.root")
+    *_, report, _export = start_commands._list_demo_commands(settings, ["a", "b"], *files)
+    assert report[1:-2] == ("--campaign=last", "--campaign=3", "--campaign=2")
 
 
 NAME = "name of campaign (campaign)"
