@@ -100,7 +100,9 @@ inline void writeTwin(TTree &tree, const std::string &url, const std::string &na
    if (clusterBytes != 0) {
       // At any moment the one must not be larger than the other.
       options.SetApproxZippedClusterSize(std::min(clusterBytes, options.GetApproxZippedClusterSize()));
-      options.SetMaxUnzippedClusterSize(10 * clusterBytes); // as by default
+      // A page fits into a cluster, which is limited as by default.
+      options.SetMaxUnzippedPageSize(std::min(10 * clusterBytes, options.GetMaxUnzippedPageSize()));
+      options.SetMaxUnzippedClusterSize(10 * clusterBytes);
       options.SetApproxZippedClusterSize(clusterBytes);
    }
    importer->SetWriteOptions(options);

@@ -174,13 +174,15 @@ def test_baskets_are_in_requested_order(catalogue: FolderCatalogue, make: Make) 
 
 
 def test_rntuple_has_same_values(catalogue: FolderCatalogue, make: Make) -> None:
-    made = make("tiny", "twin", format="rntuple", compression="zstd:5")
+    # Clusters below ROOT's largest page need smaller pages.
+    options = {"format": "rntuple", "compression": "zstd:5", "autoflush": "50kB"}
+    made = make("tiny", "twin", **options)
     layout = made.files[0].layout
     source = catalogue.manifest("tiny").files[0].layout
     assert layout.format == "rntuple"
     assert (layout.tree, layout.entries) == ("events", source.entries)
     assert layout.branches == source.branches
-    assert layout.clusters == 1
+    assert layout.clusters > 5
     # ROOT stores pages of equal content once, so that several columns may have one.
     pages = list_ntuple_pages(_file(catalogue, "twin"), "events")
     assert layout.basket_zipped_bytes.count == len(pages)
@@ -188,10 +190,7 @@ def test_rntuple_has_same_values(catalogue: FolderCatalogue, make: Make) -> None
     assert 1 < layout.ratio < 20
     assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
     assert catalogue.verify("twin") == made
-    assert (
-        make("tiny", "twin", format="rntuple", compression="zstd:5", replace_existing=True).hash
-        == made.hash
-    )
+    assert make("tiny", "twin", replace_existing=True, **options).hash == made.hash
     with pytest.raises(DatasetError, match="holds RNTuples") as caught:
         make("twin", "again", compression="lz4")
     assert "made from tiny" in caught.value.hint
