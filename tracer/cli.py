@@ -231,7 +231,7 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
         files if output_form() != TABLE else files[:_SHOWN_FILES],
         None if files else (),
         below=[*times, *sentences],
-        notes=[*failures, f"Kept: treehammer summary --campaign {shlex.quote(campaign.name)}"],
+        notes=[*failures, f"Kept: treehammer summary --campaign {campaign.id}"],
         exit_code=rate_progress(progress) or ExitCode.DONE,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,7 +120,7 @@ def read_command(
         below.append("No verdict: with several threads, releases cannot take turns.")
     document = result.to_document()
     is_kept = keep and output_form() == TABLE
-    kept = [f"Kept: treehammer summary --campaign {shlex.quote(result.campaign.name)}"]
+    kept = [f"Kept: treehammer summary --campaign {result.campaign.id}"]
     if result.comparisons:
         (campaign,) = result.comparisons[0].comparison.query.selection.campaigns
         kept.append(f"The comparison as a page: treehammer report --campaign {campaign}")

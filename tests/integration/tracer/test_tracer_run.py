@@ -139,5 +139,7 @@ def test_commands_are_compared_until_decided(
     assert "ms/run" in table
     summary = call_command("summary", settings).stdout
     assert "(ms/run)" in summary
-    kept = call_command("run", settings, "--", *sides[0].split()).stdout.partition("Kept: ")[2]
+    words = ("--name", "twice", "--", *sides[0].split())
+    for _ in range(2):
+        kept = call_command("run", settings, *words).stdout.partition("Kept: ")[2]
     assert call_command("summary", settings, *shlex.split(kept)[2:]).exit_code == ExitCode.DONE
