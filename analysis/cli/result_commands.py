@@ -12,7 +12,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.operation_steps import FIGURE_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.hctests.definition.model import ANY_COMMAND, COMMIT_AXIS
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.terminal import (
@@ -99,6 +99,7 @@ def compare_command(
     """
     from treehammer.analysis.cli import comparison_output
     from treehammer.analysis.comparison import comparison_result
+    from treehammer.sql.read.campaign_queries import load_plans
     from treehammer.sql.read.query_model import Selection
 
     selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
@@ -108,11 +109,17 @@ def compare_command(
     reason = ""
     if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
         reason = comparison_result.explain_incomparable(store, selection, names)
+    remarks = [f"The commits were measured in different ways: {reason}."] * bool(reason)
+    for definition in (plan.definition for plan in load_plans(store, selection.campaigns).values()):
+        if definition.payload == ANY_COMMAND:
+            remarks.append(f"{definition.description}.")
+            for side, variables in definition.settings.get("environments", {}).items():
+                remarks.append(f"Environment {side}: {' '.join(map('='.join, variables.items()))}")
     return CommandOutput(
         comparison_output.flatten_results(results),
         (),
         above=comparison_output.describe_comparisons(results, names, verbose=verbose),
-        remarks=[f"The commits were measured in different ways: {reason}."] * bool(reason),
+        remarks=remarks,
         exit_code=comparison_result.rate_results(results, delta),
     )
 

@@ -86,11 +86,7 @@ class ComparisonResult:
     @property
     def is_comparable(self) -> bool:
         """Whether anything of the two sides could be compared."""
-        unequal = {
-            row.comparison_key
-            for row in self.comparison.verdicts
-            if row.verdict == Verdict.VALUES_DIFFER
-        }
+        unequal = self._find_keys(Verdict.VALUES_DIFFER)
         return any(
             row.verdict not in INCOMPARABLE_VERDICTS for row in self.comparison.of_series
         ) or any(change.comparison_key not in unequal for change in self.counters)
@@ -100,17 +96,16 @@ class ComparisonResult:
 
         Datasets of different content differ in their counters.
         """
-        different = {
-            row.comparison_key
-            for row in self.comparison.verdicts
-            if row.verdict == Verdict.OTHER_CONTENT
-        }
-        worse = any(
+        different = self._find_keys(Verdict.OTHER_CONTENT)
+        return self.comparison.regressed or any(
             change.is_regression(delta)
             for change in self.counters
             if change.comparison_key not in different
         )
-        return worse or self.comparison.regressed
+
+    def _find_keys(self, verdict: Verdict) -> set[str]:
+        """Find what has a verdict."""
+        return {row.comparison_key for row in self.comparison.verdicts if row.verdict == verdict}
 
 
 def rate_results(results: Sequence[ComparisonResult], delta: float) -> ExitCode:
@@ -138,18 +133,16 @@ def compare_named(
     if axis == COMMIT_AXIS:
         names = resolve_commits(store, selection, texts, settings)
         texts = [*names]
+    elif axis == "campaign":
+        texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
+        names = campaign_queries.load_distinct_names(store, texts)
     detailed = load_details(store, load_headline_rows(store, selection, DETAIL_COLUMNS), axis)
     if not detailed:
         raise NothingToDoError("no measurement is selected", where=str(selection))
-    if axis == "campaign":
-        texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
     samples = [item.sample for item in detailed]
     values = [find_axis_value(samples, axis, text) for text in texts]
     results = _compare_details(store, detailed, axis, values, delta, selection)
     store_results(store, results)
-    if axis == "campaign":
-        compared = {str(values[0]), *(str(result.comparison.query.b) for result in results)}
-        names = campaign_queries.load_distinct_names(store, compared)
     return results, names
 
 
