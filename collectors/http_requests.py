@@ -16,7 +16,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
@@ -48,6 +48,10 @@ ByteBody = Union[bytes, Callable[[], BinaryIO]]
 
 class HttpAnswerError(http.client.HTTPException):
     """An answer that breaks the rules of HTTP; the message names the rule."""
+
+
+class RedirectLimitError(HttpAnswerError):
+    """Redirects in a circle, or too many of them."""
 
 
 class Deadline:
@@ -319,9 +323,9 @@ def follow_redirect(url: str, location: str, visited: List[str]) -> str:
     if _parse_origin(target) is None or urlsplit(target).scheme not in _DEFAULT_PORTS:
         raise HttpAnswerError(f"it redirects to {target!r}, which is no http or https URL")
     if target in visited:
-        raise HttpAnswerError(f"it redirects in a circle, to {target}")
+        raise RedirectLimitError(f"it redirects in a circle, to {target}")
     if len(visited) > MAX_REDIRECTS:
-        raise HttpAnswerError(f"it redirects more than {MAX_REDIRECTS} times")
+        raise RedirectLimitError(f"it redirects more than {MAX_REDIRECTS} times")
     visited.append(target)
     return target
 
@@ -412,17 +416,13 @@ class TimedConnection(http.client.HTTPConnection):
                 self.send(message_body)
             return
         self._reader = open_reader(self.sock, self.deadline)
-        try:
-            answered: bool = self._reader.raw.await_consent()
-        except TimeoutError:
-            answered = False
-        if answered:
-            return
-        try:
+        with suppress(TimeoutError):
+            if self._reader.raw.await_consent():
+                return
+        # The server may have answered before it got all of the body.
+        with suppress(BrokenPipeError, ConnectionResetError):
             while block := message_body.read(_SEND_BYTES):
                 self.send(block)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the server may have answered before it got all of the body
 
 
 class TimedTlsConnection(TimedConnection, http.client.HTTPSConnection):

@@ -283,6 +283,8 @@ def classify_os_error(error: OSError) -> str:
         return "timeout"
     if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
         return "reset"  # without a number if the server just closes the connection
+    if (error.errno or 0) < 0:  # of getaddrinfo: the host has no address
+        return "refused"
     return _FAILURES_BY_ERRNO.get(error.errno or 0, "other")
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from socket import EAI_NONAME, gaierror
 from typing import Any
 
 import pytest
@@ -116,8 +117,10 @@ def test_every_failure_is_a_class_of_the_record() -> None:
     assert xrootd_client.classify_status(400, 3011) == "not-found"
     assert xrootd_client.classify_status(400, 3999) == "other"
     assert xrootd_client.classify_status(206, 0) == "timeout"
+    assert xrootd_client.classify_status(306, 0) == "redirect-limit"
     assert classify_os_error(ConnectionRefusedError(111, "x")) == "refused"
     assert classify_os_error(TimeoutError()) == "timeout"
+    assert classify_os_error(gaierror(EAI_NONAME, "x")) == "refused"
     assert classify_os_error(OSError("no number")) == "other"
 
 
@@ -198,7 +201,7 @@ def test_parts_are_counted_by_their_stated_length() -> None:
         ("total", "wrong-data"),
         ("unstated", "wrong-data"),
         ("cut", "not-supported"),
-        ("circle", "server-error"),
+        ("circle", "redirect-limit"),
         ("elsewhere", "server-error"),
         ("drip-body", "timeout"),
         ("gone", "reset"),
@@ -325,6 +328,8 @@ def end_flight(client: Client, operation: Operation, note: Callable[[], object] 
         ("[ERROR] CheckSum error", "wrong-data"),
         ("curl: (22) The requested URL returned error: 507", "no-space"),
         ("curl: (7) Failed to connect to 127.0.0.1 port 9", "refused"),
+        ("curl: (6) Could not resolve host: x.invalid", "refused"),
+        ("[FATAL] Invalid address", "refused"),
         ("curl: (28) Operation timed out after 1000 ms", "timeout"),
         ("curl: (60) SSL certificate problem: unable to get local issuer", "credential"),
         ("curl: (56) Recv failure: Connection reset by peer", "reset"),

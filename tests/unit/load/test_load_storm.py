@@ -11,7 +11,6 @@ from simulated_load import perform_operations
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.load.kit.treehammer_load import storm
-from treehammer.load.kit.treehammer_load.clients.xrootd_client import classify_status
 from treehammer.load.kit.treehammer_load.load_driver import ClosedLoopDriver, LoadTimer
 from treehammer.load.kit.treehammer_load.load_task import LoadTask
 from treehammer.load.kit.treehammer_load.operation import Flight, LoadFile, Operation, StorageClient
@@ -137,7 +136,3 @@ def test_only_timeouts_after_a_long_wait_are_stalls(tmp_path: Path) -> None:
 def test_storm_without_a_dataset_is_refused() -> None:
     with pytest.raises(PayloadError, match="reads the files of a dataset"):
         storm.storm_files(LoadTask([], {}, {}, 1, 0, 1, None, 0, 1.0, 60.0), None)
-
-
-def test_redirect_limit_of_the_client_is_classed() -> None:
-    assert classify_status(306, 0) == "redirect-limit"

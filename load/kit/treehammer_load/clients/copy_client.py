@@ -290,12 +290,13 @@ class CopyClient(WrappingClient):
             if failure or not location:
                 return failure
             from .....collectors.http_requests import HttpAnswerError, follow_redirect
+            from .http_client import ANSWER_FAILURES
 
             try:
                 follow_redirect(url, location, visited)
             except HttpAnswerError as error:
                 print(f"treehammer_load: {url}: {error}", flush=True)
-                return "server-error"
+                return ANSWER_FAILURES.get(type(error), "server-error")
 
     def _run(self, command: List[str], content: bytes, limit_s: float) -> Tuple[str, str]:
         """Run a command to its end; return the failure class and the target of a redirect."""

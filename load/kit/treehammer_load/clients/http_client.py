@@ -24,7 +24,7 @@ from .....collectors.http_requests import (
     REDIRECTS,
     BearerToken,
     Deadline,
-    HttpAnswerError,
+    RedirectLimitError,
     TimedConnection,
     TimedTlsConnection,
     escape_url,
@@ -64,6 +64,12 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "PUT": (200, 201, 204),
     "DELETE": (200, 202, 204),
     "MKCOL": (201,),
+}
+#: Failure classes of answers that end early or break the rules; others are server errors.
+ANSWER_FAILURES: Mapping[type, str] = {
+    http.client.IncompleteRead: "reset",
+    RangeAnswerError: "wrong-data",
+    RedirectLimitError: "redirect-limit",
 }
 #: Type of a body with several parts.
 _PARTS_TYPE = "multipart/byteranges"
@@ -194,12 +200,10 @@ class HttpClient(StorageClient):
             failure, server = "credential", ""
         except (errors.ServerDisconnectedError, errors.ClientPayloadError):
             failure, server = "reset", ""
-        except RangeAnswerError:
-            failure, server = "wrong-data", ""
         except OSError as error:  # includes those of aiohttp that have a number
             failure, server = classify_os_error(error), ""
-        except (errors.ClientError, HttpAnswerError, ValueError):
-            failure, server = "server-error", ""
+        except (errors.ClientError, http.client.HTTPException, ValueError) as error:
+            failure, server = ANSWER_FAILURES.get(type(error), "server-error"), ""
         if failure:
             self._servers.pop(flight.operation.client, None)
             flight.fail(failure, server)
@@ -263,9 +267,8 @@ class HttpClient(StorageClient):
     def _find_session(self, client: int) -> Any:
         if client not in self._sessions:
             aiohttp = self._aiohttp
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
             session = aiohttp.ClientSession(
-                connector=connector,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
                 timeout=aiohttp.ClientTimeout(total=None),
                 auto_decompress=False,
             )
@@ -394,14 +397,10 @@ class PlainHttpClient(StorageClient):
             server, failure = self._request(operation)
         except (ssl.SSLError, ssl.CertificateError):
             failure = "credential"
-        except RangeAnswerError:
-            failure = "wrong-data"
-        except http.client.IncompleteRead:
-            failure = "reset"
         except OSError as error:  # includes connections that the server closed
             failure = classify_os_error(error)
-        except (http.client.HTTPException, HttpAnswerError, ValueError):
-            failure = "server-error"
+        except (http.client.HTTPException, ValueError) as error:
+            failure = ANSWER_FAILURES.get(type(error), "server-error")
         if failure:
             self._forget(operation.client)
             flight.fail(failure, server)

@@ -34,11 +34,11 @@ _DOOR_OPERATIONS = frozenset(
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
 _SERVER_RESPONSE = 400
 _FAILURES_BY_CODE: Mapping[int, str] = {
-    12: "other",
     13: "not-supported",
     14: "wrong-data",
     15: "not-supported",
     16: "not-found",
+    101: "refused",  # no address of the host
     102: "reset",
     103: "timeout",
     104: "reset",
@@ -111,11 +111,11 @@ _HTTP_STATUS = re.compile(r"(?:returned error|ClientResponseError): (\d{3})")
 _MESSAGES: Sequence[Tuple[str, str]] = (
     ("credential", r"auth failed|certificate|unable to .*credential"),
     ("timeout", r"timed? ?out|operation expired"),
-    ("redirect-limit", r"redirect limit"),
+    ("redirect-limit", r"redirect limit|too ?many ?redirects"),
     ("reset", r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file"),
     (
         "refused",
-        r"refused|couldn't connect|failed to connect|cannot connect|connection error|no route",
+        r"resolve host|invalid address|name resolution|name or service|refused|couldn't connect|failed to connect|cannot connect|connection error|no route",
     ),
     ("not-found", r"no such file|FileNotFoundError"),
     ("not-permitted", r"permission denied|not permitted|read-only file system"),
