@@ -324,36 +324,20 @@ _SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ..
 )
 
 
-@dataclass(frozen=True)
-class SelectionFingerprint:
-    """Counts that identify the content of a selection.
+def fingerprint_selection(
+    reader: ResultsReader, selection: Selection, prunable: Sequence[str], limit: int
+) -> list[tuple[Any, ...]]:
+    """List the rows of a selection, up to ``limit`` + 1, by what changes of them.
 
     A stored measurement changes only when it is marked implausible or its columns are pruned.
 
-    Attributes:
-        rows: selected measurements; limit + 1 stands for any larger number.
-        implausible: measurements marked implausible.
-        pruned: absent values of prunable columns.
+    Returns:
+        identity, whether it is plausible, and for each column whether its value is absent; sorted.
     """
-
-    rows: int
-    implausible: int
-    pruned: int
-
-
-def fingerprint_selection(
-    reader: ResultsReader, selection: Selection, prunable: Sequence[str], limit: int
-) -> SelectionFingerprint:
-    """Count the rows, implausible rows and absent values of a selection, up to ``limit`` + 1 rows."""
     with reader.connection() as connection:
-        columns = ["plausible", *prunable]
+        columns = ["measurement_id", "plausible", *prunable]
         query = select_measurements(selection, connection.dialect.name, columns)
         query = query.order_by(None).limit(limit + 1)
-        plausible, *absent_columns = (selected := query.subquery("selected")).c
-        # Oracle cannot count LOB columns, so that a CASE counts their NULLs.
-        sql_one: sa.ColumnElement[int] = sa.literal_column("1")
-        conditions = (plausible == sa.false(), *(column.is_(None) for column in absent_columns))
-        counts = (sa.func.count(sa.case((condition, sql_one))) for condition in conditions)
-        totals = sa.select(sa.func.count(), *counts).select_from(selected)
-        rows, implausible, *absent = map(int, connection.execute(totals).one())
-        return SelectionFingerprint(rows, implausible, sum(absent))
+        id_, plausible, *prunable_columns = query.subquery("selected").c
+        is_absent = (sa.case((column.is_(None), 1), else_=0) for column in prunable_columns)
+        return sorted(map(tuple, connection.execute(sa.select(id_, plausible, *is_absent))))

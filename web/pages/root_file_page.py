@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 from pydantic import Field
@@ -23,7 +24,6 @@ from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError, StoreError
 from treehammer.sql.read import campaign_queries, reader
 from treehammer.sql.read.query_model import Selection, parse_alternatives
-from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.tables import build_table
@@ -185,11 +185,11 @@ def _count_selected(store: Store, query: RootFileQuery, exports: RootExports) ->
     """Count the selected measurements; also return their file's URL, '' if it cannot be written."""
     selection = query.select(store)
     content = fingerprint_selection(store, selection)
-    if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
-        return content.rows, ""
+    if not (0 < len(content) <= MAX_MEASUREMENTS and exports.can_write):
+        return len(content), ""
     parameters = {"campaign": selection.campaigns[0], "where": query.where}
     key = exports.content_key(store, selection, content)
-    return content.rows, link_to("rootfile-data", query=parameters, key=key)
+    return len(content), link_to("rootfile-data", query=parameters, key=key)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class RootExports:
         """Return whether the file of a key is cached."""
         return _is_fresh(self.folder / f"{key}.root")
 
-    def content_key(self, store: Store, selection: Selection, content: SelectionFingerprint) -> str:
+    def content_key(self, store: Store, selection: Selection, content: Sequence[object]) -> str:
         """Hash a file's content to hexadecimal digits, which change when its measurements change."""
         identity = f"{store.url}\n{selection!r}\n{content!r}\n{__version__}"
         return hashlib.sha256(identity.encode()).hexdigest()[:32]
@@ -231,7 +231,7 @@ class RootExports:
         if _is_fresh(file):
             return file
         content = fingerprint_selection(store, selection)
-        if content.rows > MAX_MEASUREMENTS:
+        if len(content) > MAX_MEASUREMENTS:
             raise RequestRefusedError(
                 413, f"more than {MAX_MEASUREMENTS} measurements are selected: select fewer"
             )
@@ -280,6 +280,6 @@ def _is_fresh(file: Path) -> bool:
         return False
 
 
-def fingerprint_selection(store: Store, selection: Selection) -> SelectionFingerprint:
+def fingerprint_selection(store: Store, selection: Selection) -> list[tuple[Any, ...]]:
     """Fingerprint the measurements of an export."""
     return reader.fingerprint_selection(store, selection, PRUNED_COLUMNS, MAX_MEASUREMENTS)

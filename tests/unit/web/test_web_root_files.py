@@ -22,7 +22,7 @@ from service_thread import BROWSER, ServiceThread, run_service
 
 from treehammer.collectors.software import providers
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.read.reader import MAX_HITS, SelectionFingerprint
+from treehammer.sql.read.reader import MAX_HITS
 from treehammer.sql.transfer import file_writers
 from treehammer.sql.write.store import Store
 from treehammer.web.core.responses import RequestRefusedError
@@ -127,7 +127,7 @@ def test_too_many_measurements_are_refused(
 def test_cached_file_supports_ranges(filled: ServiceThread) -> None:
     files, chosen = make_exports(filled), Selection(campaigns=("over",))
     key = find_key(files, filled.store, chosen)
-    other = files.content_key(filled.store, chosen, SelectionFingerprint(1, 0, 0))
+    other = files.content_key(filled.store, chosen, [])
     address = f"/root-file/{key}.root?campaign=nightly"
     assert filled.client.get(address).status_code == 503, "ROOT is not installed"
     assert filled.client.get(address.replace(key, other)).status_code == 404
@@ -146,12 +146,13 @@ def test_key_changes_with_measurements(filled: ServiceThread) -> None:
     files, chosen = make_exports(filled), Selection(campaigns=("over",))
     seen = {find_key(files, filled.store, chosen) for _ in range(2)}
     assert len(seen) == 1
-    for change in ("plausible = NOT plausible", "log_excerpt = NULL"):
+    others = "measurement_id = substr(measurement_id, 1, 23) || 'x'"
+    for change in ("plausible = NOT plausible", "log_excerpt = NULL", others):
         with closing(sqlite3.connect(filled.url.removeprefix("sqlite:///"))) as connection:
             assert connection.execute(f"UPDATE measurement SET {change}").rowcount
             connection.commit()
         seen.add(find_key(files, filled.store, chosen))
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_expired_file_is_rewritten(filled: ServiceThread) -> None:
