@@ -39,6 +39,7 @@ _LATE_HEADERS_S = 15.0
 _PROXY_REMEDY = (
     "Configure it anew for these settings: treehammer serve --print-proxy nginx (or caddy)."
 )
+_TRUST_REMEDY = "Renew the certificate, or name the authority that signed it in service_ca_file."
 
 
 def list_access_checks(settings: Settings) -> list[InstallationCheck]:
@@ -119,12 +120,15 @@ def check_proxy(settings: Settings) -> Iterator[Diagnosis]:
         remedy = "Set serve_behind_proxy and serve_url if treehammer serve runs here for others."
         yield Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "none", remedy)
         return
+    remedy = _PROXY_REMEDY
     try:
         problem = _find_proxy_problem(settings)
+    except ssl.SSLCertVerificationError as error:
+        problem, remedy = f"its certificate is not trusted: {error.verify_message}", _TRUST_REMEDY
     except (OSError, HTTPException, ValueError) as error:
         problem = str(error)
     if problem:
-        yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {problem}", _PROXY_REMEDY)
+        yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {problem}", remedy)
     else:
         finding = f"{url} proves itself, and closes connections with late headers"
         yield Diagnosis(part, DiagnosisState.OK, finding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,15 @@ def test_doctor_accepts_the_shipped_configurations(
 
     with run_both_proxies(tmp_path_factory.mktemp) as services, ThreadPoolExecutor() as pool:
         diagnoses = list(pool.map(examine, services))
-    parts = {diagnosis.part for pair in diagnoses for diagnosis in pair}
-    assert parts == {"service proxy"}
-    states = {diagnosis.state for pair in diagnoses for diagnosis in pair}
-    assert states == {DiagnosisState.OK}, diagnoses
+    states = {(diagnosis.part, diagnosis.state) for pair in diagnoses for diagnosis in pair}
+    assert states == {("service proxy", DiagnosisState.OK)}, diagnoses
 
 
-def test_doctor_finds_a_user_header_that_clients_may_send(tmp_path: Path) -> None:
+def test_doctor_finds_an_open_user_header_and_an_unknown_authority(tmp_path: Path) -> None:
     """The proxy was configured for another header."""
     with run_proxied_service(tmp_path, NGINX, serve_user_header="X-Remote-User") as service:
         diagnosis = next(access_checks.check_proxy(service.settings))
+        untrusted = next(access_checks.check_proxy(replace(service.settings, service_ca_file=None)))
     assert diagnosis.state is DiagnosisState.FAILED
     assert f"it passes {USER_HEADER} of clients on" in diagnosis.finding
+    assert "service_ca_file" in untrusted.remedy
