@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ NULL_CONVENTIONS: Mapping[str, str] = {
     "unknown_int": str(-(2**63)),
     "unknown_bool": "255",
 }
-#: Prefix of companion tables in a Parquet file's metadata.
-COMPANION_PREFIX = "treehammer."
+#: Prefix of companion tables in a Parquet file's metadata, and suffix of their checksums beside them.
+COMPANION_PREFIX, CHECKSUM_SUFFIX = "treehammer.", ".crc32"
 #: Bytes in memory that make one row group: small ones make a large footer and slow queries.
 ROW_GROUP_BYTES = 64 * 2**20
 
@@ -283,7 +284,8 @@ class _ParquetWriter:
             for batch in companion.batches:
                 stream.write_batch(batch)
         text = base64.b64encode(packed.getvalue())  # readers expect text in metadata
-        self._writer.add_key_value_metadata({COMPANION_PREFIX + companion.name: text.decode()})
+        key, checksum = COMPANION_PREFIX + companion.name, str(zlib.crc32(text))
+        self._writer.add_key_value_metadata({key: text.decode(), key + CHECKSUM_SUFFIX: checksum})
 
 
 @contextmanager

@@ -8,6 +8,7 @@ NaN is unknown: other programs write it for unknown values.
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ from treehammer.sql.transfer.arrow_stream import (
     FIELD_TYPES,
     OPERATIONS_COLUMN,
 )
-from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
+from treehammer.sql.transfer.file_writers import CHECKSUM_SUFFIX, COMPANION_PREFIX
 
 CompanionKind = TypeVar(
     "CompanionKind", CampaignRow, JobRow, AttemptRow, ReplicaRow, InstructionRow
@@ -73,15 +74,23 @@ class MeasurementFile:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read columns of all measurements in the types of the file."""
         size = NESTED_READ_ROWS if OPERATIONS_COLUMN in columns else READ_ROWS
+        rows = 0
         with _translate_damage(self._path):
             for batch in self._file.iter_batches(size, columns=columns):
                 batch.validate(full=True)
+                rows += batch.num_rows
                 yield batch
+            if rows != self.rows:
+                raise ValueError(f"{rows} of {self.rows} rows were found")
 
     def companion(self, name: str) -> Iterator[pa.RecordBatch]:
         """Read a companion table; nothing if the file lacks it."""
-        packed = self._about.get((COMPANION_PREFIX + name).encode())
+        key = COMPANION_PREFIX + name
+        packed = self._about.get(key.encode(), b"")
+        checksum = self._about.get((key + CHECKSUM_SUFFIX).encode())
         with _translate_damage(self._path):
+            if checksum not in (None, b"%d" % zlib.crc32(packed)):  # old files have none
+                raise ValueError(f"table {name} differs from its checksum")
             for batch in pa.ipc.open_stream(base64.b64decode(packed)) if packed else ():
                 batch.validate(full=True)  # Arrow reads beyond the buffers of a damaged one
                 yield batch
