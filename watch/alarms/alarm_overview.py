@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from operator import attrgetter
 from urllib.parse import quote
 
 from treehammer.analysis.comparison.conclusion import ScopedT, select_headline
@@ -73,7 +74,7 @@ class CheckState(StrEnum):
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
     UNDECIDED = "undecided"
-    #: Slower again, or without an answer on what was slower, while an earlier check is open or confirmed.
+    #: Nothing else is slower, or no answer on what was slower, while an earlier check is open or confirmed.
     KNOWN = "known"
     #: Nothing could be read with the release, and everything with the older one.
     FAILED = "failed"
@@ -90,6 +91,10 @@ _LEVELS = {
     CheckState.CLEAR: AlarmLevel.OK,
     CheckState.REFUTED: AlarmLevel.OK,
 }
+#: States of a regression that lasts until a clear check answers it.
+LASTING_STATES = (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.CONFIRMED)
+#: Identity of test, server and base of a release's checks.
+identify_pair = attrgetter("test_name", "a", "server")
 
 
 def assess_release(store: Store, release: str) -> SubjectState:
@@ -168,11 +173,16 @@ def select_decisive_rows(rows: Sequence[ScopedT]) -> list[ScopedT]:
     return series if any(row.verdict == Verdict.SLOWER for row in series) else headline
 
 
+def select_slower_rows(rows: Sequence[ScopedT]) -> list[ScopedT]:
+    """Select the decisive rows that are slower."""
+    return [row for row in select_decisive_rows(rows) if row.verdict == Verdict.SLOWER]
+
+
 def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:
     """Find the largest effect of each slower metric."""
     effects: dict[str, float] = {}
-    for row in select_decisive_rows(counts):
-        if row.verdict == Verdict.SLOWER and row.largest is not None:
+    for row in select_slower_rows(counts):
+        if row.largest is not None:
             effects[row.metric] = max(effects.get(row.metric, 0.0), row.largest, key=abs)
     return effects
 
@@ -184,7 +194,7 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
     """
     first = comparison.first_verdict
     rows = select_decisive_rows(comparison.counts)
-    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
+    slower = select_slower_rows(rows)
     effects = [row.largest for row in slower if row.largest is not None]
     return ReleaseCheck(
         id=first.comparison_id,
@@ -217,7 +227,8 @@ def judge_release(
     """
     newest = _select_decisive(release, checks, compared)
     level = worst_level(*map(_level, newest)) if newest else AlarmLevel.UNKNOWN
-    counts = Counter(map(_level, newest))
+    # The worst check of each test and base is last.
+    counts = Counter({identify_pair(check): _level(check) for check in reversed(newest)}.values())
     return SubjectState(
         AlarmKind.RELEASE,
         release,
@@ -225,7 +236,7 @@ def judge_release(
         _summarize(newest, level) if newest else _explain_unknown(release, checks, compared),
         details=(*map(describe_check, newest), COUNTED),
         figures=(
-            AlarmFigure("compared_tests", len(newest)),
+            AlarmFigure("compared_tests", counts.total()),
             AlarmFigure("slower_tests", counts[AlarmLevel.CRITICAL], critical=0),
             AlarmFigure("suspected_tests", counts[AlarmLevel.WARNING], warning=0),
         ),
@@ -240,41 +251,46 @@ def judge_release(
 def _select_decisive(
     release: str, checks: Iterable[ReleaseCheck], compared: Iterable[ReleaseCheck]
 ) -> list[ReleaseCheck]:
-    """Select the check or stored comparison of each test and base that decides, the worst first.
+    """Select the checks or the stored comparison of each test and base that decide, the worst first.
 
-    The newest check decides. A stored comparison does so where there is none, or where the check
-    is older and clear: only a check can end a suspicion.
+    A stored comparison decides where there is no check, or where the check is older and clear:
+    only a check can end a suspicion.
     """
     by_test: defaultdict[tuple[str, ...], list[ReleaseCheck]] = defaultdict(list)
     for check in checks:
-        by_test[check.test_name, check.a, check.server].append(check)
-    candidates = {key: find_decisive(same_checks) for key, same_checks in by_test.items()}
-    decisive = {key: check for key, check in candidates.items() if check is not None}
+        by_test[identify_pair(check)].append(check)
+    decisive = {key: list_decisive(same_checks) for key, same_checks in by_test.items()}
     for comparison in compared:
         if comparison.b != release or not comparison.compared:
             continue
-        key = (comparison.test_name, comparison.a, comparison.server)
-        check = decisive.setdefault(key, comparison)
+        pair = identify_pair(comparison)
+        check, *_ = decisive[pair] = decisive.get(pair) or [comparison]
         if check.state == CheckState.CLEAR and check.changed_us < comparison.changed_us:
-            decisive[key] = comparison
+            decisive[pair] = [comparison]
     return sorted(
-        decisive.values(), key=lambda check: (-_level(check).rank, check.test_name, check.a)
+        (check for same_checks in decisive.values() for check in same_checks),
+        key=lambda check: (-_level(check).rank, check.test_name, check.a),
     )
 
 
-def find_decisive(checks: Iterable[ReleaseCheck]) -> ReleaseCheck | None:
-    """Find the check that decides among those of one test and pair, the newest first.
+def list_decisive(checks: Iterable[ReleaseCheck]) -> list[ReleaseCheck]:
+    """List the checks that decide among those of one test and pair, given the newest first.
 
-    A known regression keeps the earlier check's state. A clear check that decided nothing ends
-    failures alone: the release runs again.
+    These are the newest one and the regressions before it that no clear check ended. A known
+    regression keeps the earlier check's state. A clear check that decided nothing ends failures
+    alone: the release runs again.
     """
+    decisive: list[ReleaseCheck] = []
     is_running = False
     for check in checks:
+        is_ended = bool(decisive) or (is_running and check.state == CheckState.FAILED)
         if check.state == CheckState.CLEAR and not check.compared:
             is_running = True
-        elif check.state not in (CheckState.NOT_COMPARABLE, CheckState.KNOWN):
-            return None if is_running and check.state == CheckState.FAILED else check
-    return None
+        elif check.state == CheckState.CLEAR:
+            return decisive or [check]
+        elif check.state in LASTING_STATES or (check.state in _LEVELS and not is_ended):
+            decisive.append(check)
+    return decisive
 
 
 def _explain_unknown(

@@ -4,8 +4,8 @@ Each finished campaign with several releases is compared once, each release with
 the newest one with that before. A
 campaign that is the first to read from a new version of a server is compared with the last one of
 its test that read from the version before, at the same door. If something is slower, the same
-campaign is to run again, and only the rerun decides. Patrol starts it: it takes the requests of
-:func:`requested_reruns`, submits them and calls :func:`record_rerun`.
+campaign is to run again, and only the rerun decides. Patrol starts it: it takes the checks of
+:func:`requested_reruns`, submits their campaigns again and calls :func:`record_rerun`.
 
 ========== ==================================================== ===========================
 state      event                                                next state
@@ -13,10 +13,12 @@ state      event                                                next state
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
 (new)      work that the older one did fails always             failed: is announced
-(new)      either, or other variants alone are decided, while   known: neither repeated nor
-           an earlier check is open, undecided or confirmed     announced
+(new)      what is slower was slower in earlier checks that     known: neither repeated nor
+           are open or confirmed; or it failed, too; or         announced
+           nothing is slower, and what was slower is undecided
 suspected  patrol started the rerun                             rerunning
-rerunning  the same variant and metric is slower again          confirmed: is announced
+rerunning  the same variant and metric, not known from earlier  confirmed: is announced
+           checks, is slower again
 rerunning  all of them are the same or faster                   refuted
 rerunning  neither, and fewer than three reruns                 suspected
 rerunning  neither, after three reruns                          undecided
@@ -28,7 +30,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from treehammer.analysis.comparison.comparison import (
     Comparison,
@@ -57,11 +58,13 @@ from treehammer.sql.read.campaign_queries import load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.alarm_overview import (
+    LASTING_STATES,
     NO_CAMPAIGN,
     CheckState,
-    describe_step,
-    find_decisive,
+    identify_pair,
+    list_decisive,
     select_decisive_rows,
+    select_slower_rows,
 )
 from treehammer.watch.store.alarms import ReleaseCheckTable, hash_identity
 
@@ -75,30 +78,6 @@ MAX_EARLIER = 10
 _SERVER_AXES = {"server_version": "", "origin_version": " origin"}
 #: Slower variants that are listed.
 MAX_LISTED = 20
-#: States of a regression that is announced, or may be.
-_OPEN_STATES = (
-    CheckState.SUSPECTED,
-    CheckState.RERUNNING,
-    CheckState.CONFIRMED,
-    CheckState.FAILED,
-)
-
-
-@dataclass(frozen=True)
-class RerunRequest:
-    """Request to submit a campaign again.
-
-    Attributes:
-        check_id: the check that it decides.
-        campaign_id: the campaign to repeat: same test at the same commit, same variants and sites.
-        number: 1 for the first rerun; check and number identify the request.
-        reason: one line for people.
-    """
-
-    check_id: str
-    campaign_id: str
-    number: int
-    reason: str
 
 
 def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
@@ -118,33 +97,20 @@ def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
     return changed
 
 
-def requested_reruns(store: Store) -> list[RerunRequest]:
-    """List the reruns to start, oldest suspicion first."""
-    checks = ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))
-    return [
-        RerunRequest(
-            check.id,
-            check.campaign_id,
-            check.reruns + 1,
-            f"confirm that {describe_step(check)}",
-        )
-        for check in reversed(checks)
-    ]
+def requested_reruns(store: Store) -> list[ReleaseCheck]:
+    """List the checks that need a rerun, oldest suspicion first."""
+    return ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))[::-1]
 
 
-def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int) -> bool:
-    """Record the campaign that patrol started for a request.
+def record_rerun(store: Store, check: ReleaseCheck, rerun_id: str, now_us: int) -> bool:
+    """Record the campaign that patrol started for a check.
 
     Returns:
-        False if the request is no longer open, such as when it was recorded before.
+        False if the check no longer needs it, such as when it was recorded before.
     """
-    table = ReleaseCheckTable(store)
-    for check in table.list_checks(states=(CheckState.SUSPECTED,)):
-        if check.id == request.check_id and check.reruns + 1 == request.number:
-            updated = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
-            updated = replace(updated, reruns=request.number, rerun_id=rerun_id)
-            return table.update_check(check, updated)
-    return False
+    updated = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
+    updated = replace(updated, reruns=check.reruns + 1, rerun_id=rerun_id)
+    return ReleaseCheckTable(store).update_check(check, updated)
 
 
 def record_failed_release(
@@ -163,16 +129,16 @@ def record_failed_release(
 
 
 def judge_rerun(
-    slower: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow], reruns: int
+    slower: Collection[tuple[object, ...]], rows: Sequence[VerdictRow], reruns: int
 ) -> CheckState:
     """Return the state of a check after a rerun.
 
     Args:
-        slower: site, comparison key and metric of the rows that were slower before.
+        slower: identities of what was slower before (see :func:`identify_work`).
         rows: verdicts of the rerun.
         reruns: number of reruns until now.
     """
-    verdicts = [row.verdict for row in rows if _identify_row(row) in slower]
+    verdicts = [row.verdict for row in rows if identify_work(row) in slower]
     if Verdict.SLOWER in verdicts:
         return CheckState.CONFIRMED
     if verdicts and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in verdicts):
@@ -209,15 +175,23 @@ def _check_campaign(
 
 
 def _find_first_state(store: Store, check: ReleaseCheck, comparison: Comparison) -> CheckState:
-    earlier = find_decisive(_list_same_checks(ReleaseCheckTable(store), check))
-    if not (comparison.regressed or _list_failed_rows(comparison.verdicts)):
-        is_answered = earlier is None or _answers(store, earlier, comparison.verdicts)
-        return CheckState.CLEAR if is_answered else CheckState.KNOWN
-    state = CheckState.SUSPECTED if comparison.regressed else CheckState.FAILED
-    if earlier is None or earlier.state not in _OPEN_STATES:
-        return state
-    is_other = CheckState.FAILED in (earlier.state, state) and earlier.state != state
-    return state if is_other else CheckState.KNOWN
+    earlier = list_decisive(_list_same_checks(ReleaseCheckTable(store), check))
+    failed = [other for other in earlier if other.state == CheckState.FAILED]
+    if comparison.regressed:
+        slower = {*map(identify_work, select_slower_rows(comparison.verdicts))}
+        is_known = not failed and slower <= _identify_known(store, earlier)
+        return CheckState.KNOWN if is_known else CheckState.SUSPECTED
+    if _list_failed_rows(comparison.verdicts):
+        return CheckState.KNOWN if failed else CheckState.FAILED
+    is_answered = all(_answers(store, other, comparison.verdicts) for other in earlier)
+    return CheckState.CLEAR if is_answered else CheckState.KNOWN
+
+
+def _identify_known(store: Store, checks: Iterable[ReleaseCheck]) -> set[tuple[object, ...]]:
+    """Identify what was slower in those of some checks that are open or confirmed."""
+    ids = (check.comparison_id for check in checks if check.state in LASTING_STATES)
+    rows = (row for id_ in ids for row in store.verdicts(id_))
+    return {identify_work(row) for row in rows if row.verdict == Verdict.SLOWER}
 
 
 def _answers(store: Store, earlier: ReleaseCheck, rows: Iterable[VerdictRow]) -> bool:
@@ -225,10 +199,9 @@ def _answers(store: Store, earlier: ReleaseCheck, rows: Iterable[VerdictRow]) ->
     before = store.verdicts(earlier.comparison_id)
     open_rows, answers = _list_failed_rows(before), {*Verdict} - {*ONE_SIDED_VERDICTS}
     if earlier.state != CheckState.FAILED:
-        slower = [row for row in select_decisive_rows(before) if row.verdict == Verdict.SLOWER]
-        open_rows, answers = slower, {*DECIDED_VERDICTS}
-    answered = {_identify_work(row) for row in rows if row.verdict in answers}
-    return answered.issuperset(map(_identify_work, open_rows))
+        open_rows, answers = select_slower_rows(before), {*DECIDED_VERDICTS}
+    answered = {identify_work(row) for row in rows if row.verdict in answers}
+    return answered.issuperset(map(identify_work, open_rows))
 
 
 def _list_failed_rows(rows: Iterable[VerdictRow]) -> list[VerdictRow]:
@@ -242,10 +215,8 @@ def _list_failed_rows(rows: Iterable[VerdictRow]) -> list[VerdictRow]:
 
 def _list_same_checks(table: ReleaseCheckTable, check: ReleaseCheck) -> Iterator[ReleaseCheck]:
     """List the checks of the same test, server and releases, the newest first."""
-    compared = attrgetter("test_name", "server", "a")
-    return (
-        other for other in table.list_checks(release=check.b) if compared(other) == compared(check)
-    )
+    pair = identify_pair(check)
+    return (other for other in table.list_checks(release=check.b) if identify_pair(other) == pair)
 
 
 @dataclass(frozen=True)
@@ -311,7 +282,10 @@ def _check_servers(
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
     first = store.verdicts(check.comparison_id)
-    suspects = {_identify_row(row) for row in first if row.verdict == Verdict.SLOWER}
+    same_checks = _list_same_checks(ReleaseCheckTable(store), check)
+    earlier = list_decisive(other for other in same_checks if other.checked_us < check.checked_us)
+    slower = _identify_known(store, [check])
+    suspects = slower - _identify_known(store, earlier)
     comparisons = []
     for row in first[:1]:
         # The rerun takes the place of the campaign that it repeats.
@@ -319,7 +293,8 @@ def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck
         selection = Selection.parse([*campaigns, check.rerun_id], row.evidence.where or ())
         comparisons = _compare_values(store, selection, row.axis, (check.a, check.b), now_us)
     rows = comparisons[0].verdicts if comparisons else ()
-    state = judge_rerun(suspects, rows, check.reruns)
+    is_known = slower and not suspects
+    state = CheckState.KNOWN if is_known else judge_rerun(suspects, rows, check.reruns)
     judged = replace(check, state=state, changed_us=now_us)
     # A suspicion keeps its first comparison, which the next rerun repeats.
     if state in (CheckState.CONFIRMED, CheckState.REFUTED):
@@ -360,8 +335,7 @@ def _make_check(
 
 def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
     rows = select_decisive_rows(comparison.verdicts)
-    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
-    slower.sort(key=lambda row: -abs(row.effect or 0.0))
+    slower = sorted(select_slower_rows(rows), key=lambda row: -abs(row.effect or 0.0))
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison.verdicts)]
     return replace(
         check,
@@ -374,11 +348,7 @@ def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) 
     )
 
 
-#: Identity of the series and metric of a verdict in a rerun.
-_identify_row = attrgetter("site", "comparison_key", "metric")
-
-
-def _identify_work(row: VerdictRow) -> tuple[object, ...]:
+def identify_work(row: VerdictRow) -> tuple[object, ...]:
     """Identify what a verdict is about, whatever version of the test measured it."""
     return row.site, row.metric, row.evidence.of_b.get("variant"), row.evidence.of_b.get("door")
 

@@ -10,7 +10,7 @@ from treehammer.sql.core.subjects import CENTRAL, locate_subject
 from treehammer.sql.core.watch_rows import ChangePointRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn, hidden_columns
-from treehammer.watch.alarms.alarm_overview import find_decisive
+from treehammer.watch.alarms.alarm_overview import list_decisive
 from treehammer.watch.changes import WINDOW_DAYS, change_points
 from treehammer.watch.states.site_status import use_by_state
 from treehammer.watch.store.alarms import load_change_points
@@ -63,7 +63,7 @@ def link_check(check: ReleaseCheck) -> str:
 
 
 def build_check_table(checks: Sequence[ReleaseCheck]) -> DataTable:
-    """Build the table of a release's checks: that which decides of each test and base, or the newest."""
+    """Build the table of a release's checks: those that decide of each test and base, or the newest."""
     by_test: dict[tuple[str, str], list[ReleaseCheck]] = {}
     for check in checks:
         by_test.setdefault((check.test_name, check.a), []).append(check)
@@ -77,7 +77,7 @@ def build_check_table(checks: Sequence[ReleaseCheck]) -> DataTable:
             "comparison_id": check.comparison_id,
         }
         for same_checks in by_test.values()
-        for check in [find_decisive(same_checks) or same_checks[0]]
+        for check in list_decisive(same_checks) or same_checks[:1]
     ]
     table_columns = (
         column("test"),

@@ -24,7 +24,7 @@ from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS
-from treehammer.sql.core.watch_rows import PatrolStartRow
+from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
@@ -34,7 +34,7 @@ from treehammer.submit.planning.submission_options import CampaignRequest, Pace,
 from treehammer.submit.sites.site_model import Door
 from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import SECOND_US, format_cell, format_size
-from treehammer.watch.alarms.release_checks import RerunRequest, record_rerun, requested_reruns
+from treehammer.watch.alarms.release_checks import record_rerun, requested_reruns
 from treehammer.watch.patrol.occasions import Occasion, OccasionFinder, name_occasion
 from treehammer.watch.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.watch.store.patrol_starts import (
@@ -388,26 +388,26 @@ def find_reruns(
 ) -> Mapping[str, Mapping[str, Occasion]]:
     """Find the requested reruns: entry that started the campaign -> occasions by name."""
     occasions: defaultdict[str, dict[str, Occasion]] = defaultdict(dict)
-    for request in requested_reruns(store):
-        start = starts.find_campaign(request.campaign_id)
+    for check in requested_reruns(store):
+        start = starts.find_campaign(check.campaign_id)
         if start is not None:
             original = parse_json(PatrolRequest, start.request)
-            name = _name_rerun(request)
+            name = _name_rerun(check)
             occasions[start.entry][name] = Occasion(name, now_us, original.test_spec, original.axes)
     return occasions
 
 
 def record_reruns(store: Store, starts: PatrolStarts, now_us: int) -> None:
     """Record which campaigns are reruns; repeated after an interruption."""
-    for request in requested_reruns(store):
-        origin = starts.find_campaign(request.campaign_id)
-        start = origin and starts.find_start(origin.entry, _name_rerun(request))
+    for check in requested_reruns(store):
+        origin = starts.find_campaign(check.campaign_id)
+        start = origin and starts.find_start(origin.entry, _name_rerun(check))
         if start and start.campaign_id and start.state not in (CLAIMED, STORED, FAILED):
-            record_rerun(store, request, start.campaign_id, now_us)
+            record_rerun(store, check, start.campaign_id, now_us)
 
 
-def _name_rerun(request: RerunRequest) -> str:
-    return name_occasion(RERUN, f"{request.check_id}:{request.number}")
+def _name_rerun(check: ReleaseCheck) -> str:
+    return name_occasion(RERUN, f"{check.id}:{check.reruns + 1}")
 
 
 def list_next_starts(

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from treehammer.watch.alarms.alarm_overview import (
     CheckState,
     assess_release,
     assess_releases,
+    describe_step,
     judge_service,
     list_announced,
     list_regressions,
@@ -34,6 +36,7 @@ from treehammer.watch.alarms.alarm_watch import (
 )
 from treehammer.watch.alarms.release_checks import (
     MAX_RERUNS,
+    identify_work,
     judge_rerun,
     record_failed_release,
     record_rerun,
@@ -181,18 +184,23 @@ def list_checks(store: Store) -> list[ReleaseCheck]:
     return ReleaseCheckTable(store).list_checks()
 
 
-def rerun(store: Store, name: str, effect: float, *, seed: int = 2) -> str:
+def check_campaign(store: Store, now_us: int, *plan: Any, **values: Any) -> list[ReleaseCheck]:
+    """Add a finished campaign and return the changed checks."""
+    add_campaign(store, *plan, **values)
+    return watch_campaigns(store, now_us)
+
+
+def rerun(store: Store, name: str, effect: float, *, seed: int = 2, **values: Any) -> str:
     """Start the requested rerun and let it finish."""
-    (request,) = requested_reruns(store)
-    identity = add_campaign(store, name, effect, hosts=4, seed=seed)
-    assert record_rerun(store, request, identity, NOW)
-    assert not record_rerun(store, request, "another", NOW)
+    (suspected,) = requested_reruns(store)
+    identity = add_campaign(store, name, effect, hosts=4, seed=seed, **values)
+    assert record_rerun(store, suspected, identity, NOW)
+    assert not record_rerun(store, suspected, "another", NOW)
     return identity
 
 
 def test_campaign_without_regression_is_clear(store: Store) -> None:
-    add_campaign(store, "nightly", 0.0)
-    (check,) = watch_campaigns(store, NOW)
+    (check,) = check_campaign(store, NOW, "nightly", 0.0)
     assert (check.state, check.a, check.b, check.slower) == (CheckState.CLEAR, OLD, NEW, 0)
     assert check.compared > 0
     assert watch_campaigns(store, NOW) == []
@@ -210,8 +218,8 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert check.state == CheckState.SUSPECTED
     assert check.effect == pytest.approx(0.08, abs=0.02)
     assert "CPU" in check.text
-    (request,) = requested_reruns(store)
-    assert (request.campaign_id, request.number) == (campaign, 1)
+    (suspected,) = requested_reruns(store)
+    assert (suspected.campaign_id, suspected.reruns) == (campaign, 0)
     assert list(find_regressions(list_checks(store), NOW)) == []
     state = assess_release(store, NEW)
     assert state.level is AlarmLevel.WARNING
@@ -266,12 +274,10 @@ def test_failing_release_is_one_event(store: Store) -> None:
     add_failing(store, "next night")
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.KNOWN
-    add_campaign(store, "other variants", 0.0, hosts=1, jobs=2, branches=(0.5,))
-    watch_campaigns(store, NOW)
+    check_campaign(store, NOW, "other variants", 0.0, hosts=1, jobs=2, branches=(0.5,))
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # It runs again, though nothing is decided.
-    add_campaign(store, "two jobs", 0.0, hosts=1, jobs=2)
-    watch_campaigns(store, NOW + 1)
+    check_campaign(store, NOW + 1, "two jobs", 0.0, hosts=1, jobs=2)
     assert assess_release(store, NEW).summary == "compared in 1 test, nothing decided"
 
 
@@ -284,8 +290,7 @@ def test_release_that_cannot_be_set_up_fails_until_it_runs(store: Store) -> None
     assert event.evidence == "/releases/6.40.00"
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     assert [check.text for check in list_announced(store)] == ["pip could not install"]
-    add_campaign(store, "nightly", 0.08)
-    (check,) = watch_campaigns(store, NOW)
+    (check,) = check_campaign(store, NOW, "nightly", 0.08)
     assert check.state == CheckState.SUSPECTED, "another trouble is no known one"
     assert list_announced(store) == []
 
@@ -301,45 +306,44 @@ def test_newest_release_is_compared_with_the_patch_before(store: Store) -> None:
 
 
 def test_regression_of_every_night_is_one_event(store: Store) -> None:
-    add_campaign(store, "nightly", 0.08)
-    watch_campaigns(store, NOW)
+    check_campaign(store, NOW, "nightly", 0.08)
     add_campaign(store, "second night", 0.08, seed=5)
     (repeated,) = watch_campaigns(store, NOW + 1)
     assert repeated.state == CheckState.KNOWN
     rerun(store, "again", 0.08)
     watch_campaigns(store, NOW + 2)
-    add_campaign(store, "third night", 0.08, seed=6)
-    watch_campaigns(store, NOW + 3)
-    assert len(list(find_regressions(list_checks(store), NOW))) == 1
-    assert requested_reruns(store) == []
-    add_campaign(store, "other variants", 0.0, seed=9, branches=(0.5,))
-    watch_campaigns(store, NOW + 4)
+    check_campaign(store, NOW + 3, "third night", 0.08, seed=6)
+    check_campaign(store, NOW + 4, "other variants", 0.0, seed=9, branches=(0.5,))
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
-    assert [row["check"] for row in build_check_table(list_checks(store)).rows] == ["confirmed"]
+    # Another variant is another event, which a rerun of the known one alone does not confirm.
+    check_campaign(store, NOW + 5, "both", 0.08, seed=9, branches=(1.0, 0.5))
+    rerun(store, "known", 0.08)
+    assert [check.state for check in watch_campaigns(store, NOW + 6)] == [CheckState.SUSPECTED]
+    rerun(store, "other", 0.08, branches=(0.5,))
+    watch_campaigns(store, NOW + 7)
+    rows = build_check_table(list_checks(store)).rows
+    assert [row["check"] for row in rows] == ["confirmed", "confirmed"]
+    assert len(list(find_regressions(list_checks(store), NOW))) == 2
     # Repaired, and broken again.
-    add_campaign(store, "fourth night", 0.0, seed=7)
-    watch_campaigns(store, NOW + 4)
+    check_campaign(store, NOW + 8, "fourth night", 0.0, seed=7, branches=(1.0, 0.5))
     assert assess_release(store, NEW).level is AlarmLevel.OK
-    add_campaign(store, "fifth night", 0.08, seed=8)
-    (check,) = watch_campaigns(store, NOW + 5)
+    (check,) = check_campaign(store, NOW + 9, "fifth night", 0.08, seed=8)
     assert check.state == CheckState.SUSPECTED
 
 
 def test_rerun_without_result_is_repeated(store: Store) -> None:
-    add_campaign(store, "nightly", 0.08)
-    watch_campaigns(store, NOW)
-    (request,) = requested_reruns(store)
-    add_campaign(store, "running", 0.08, state="running")
+    check_campaign(store, NOW, "nightly", 0.08)
+    (suspected,) = requested_reruns(store)
     running = add_campaign(store, "running", 0.08, state="running")
-    record_rerun(store, request, running, NOW)
+    record_rerun(store, suspected, running, NOW)
     assert watch_campaigns(store, NOW) == []
     with Store.open(str(store.url)) as other, other.writing_connection() as connection:
         connection.exec_driver_sql("DELETE FROM measurement")
         connection.exec_driver_sql("UPDATE job SET state = 'lost'")
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.SUSPECTED
-    (request,) = requested_reruns(store)
-    assert request.number == 2
+    (suspected,) = requested_reruns(store)
+    assert suspected.reruns == 1
 
 
 FAST, SLOW = "XRootD v5.8.1", "XRootD v5.8.9"
@@ -382,17 +386,17 @@ def test_slow_version_of_a_server_is_one_event_of_its_site(
     (check,) = [check for check in checks if check.server]
     server = f"T2_A:t2_a-door{suffix}"
     assert (check.campaign_id, check.server, check.a, check.b) == (after, server, FAST, SLOW)
-    (request,) = requested_reruns(store)
-    assert request.reason == (
-        f"confirm that ttree-read is slower with {SLOW} at {server} than with {FAST}"
+    (suspected,) = requested_reruns(store)
+    assert describe_step(suspected) == (
+        f"ttree-read is slower with {SLOW} at {server} than with {FAST}"
     )
     campaign_id = add_slow(store, "again", 5, SLOW)
-    assert record_rerun(store, request, campaign_id, NOW + 6 * HOUR)
+    assert record_rerun(store, suspected, campaign_id, NOW + 6 * HOUR)
     (check,) = watch_campaigns(store, NOW + 6 * HOUR)
     assert check.state == CheckState.CONFIRMED
     assert check.effect == pytest.approx(0.7, abs=0.2)
     (event,) = find_regressions(list_checks(store), NOW)
-    assert event.title.startswith(f"Regression: {request.reason[13:]} by up to +")
+    assert event.title.startswith(f"Regression: {describe_step(suspected)} by up to +")
     assert (event.subject_kind, event.subject) == (AlarmKind.SITE, "T2_A")
     assert re.search(r": \+[\d.]+ % \(\+[\d.]+ … \+[\d.]+ %\) at T2_A", event.text)
     verdicts = store.verdicts(check.comparison_id)
@@ -427,13 +431,11 @@ def test_quick_version_of_a_server_is_checked_once(store: Store) -> None:
 def test_rerun_decides(
     store: Store, verdicts: tuple[str, ...], reruns: int, state: CheckState
 ) -> None:
-    add_campaign(store, "nightly", 0.08)
-    (check,) = watch_campaigns(store, NOW)
+    (check,) = check_campaign(store, NOW, "nightly", 0.08)
     row = store.verdicts(check.comparison_id)[0]
-    rows = [replace(row, comparison_key=f"{n}", verdict=word) for n, word in enumerate(verdicts)]
-    slower = {(row.site, row.comparison_key, row.metric) for row in rows}
-    other = replace(row, comparison_key="other", verdict="slower")
-    assert judge_rerun(slower, [*rows, other], reruns) is state
+    rows = [replace(row, site=f"{n}", verdict=word) for n, word in enumerate(verdicts)]
+    other = replace(row, site="other", verdict="slower")
+    assert judge_rerun({*map(identify_work, rows)}, [*rows, other], reruns) is state
 
 
 def compare(store: Store, campaign: str, *options: str) -> str:
@@ -470,14 +472,12 @@ def test_stored_comparisons_count_without_a_check(store: Store) -> None:
 
 
 def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> None:
-    add_campaign(store, "nightly", 0.0)
-    watch_campaigns(store, NOW)
+    check_campaign(store, NOW, "nightly", 0.0)
     slower = compare(store, add_campaign(store, "not finished", 0.08, state="running", seed=2))
     for state in (assess_release(store, NEW), assess_releases(store)[1]):
         assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
     # A rerun decides whatever people compare.
-    add_campaign(store, "second night", 0.08, seed=3)
-    watch_campaigns(store, NOW + 1)
+    check_campaign(store, NOW + 1, "second night", 0.08, seed=3)
     refuting = rerun(store, "again", 0.0, seed=4)
     watch_campaigns(store, NOW + 2)
     assert not [*find_regressions(list_checks(store), NOW), *requested_reruns(store)]
