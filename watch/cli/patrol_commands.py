@@ -112,6 +112,9 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
         logging.getLogger("treehammer.watch.patrol").info(
             "another patrol uses this data folder; waiting until it ends"
         )
+        if until_s is not None:
+            signal.signal(signal.SIGALRM, lambda *_: click.get_current_context().exit())
+            signal.setitimer(signal.ITIMER_REAL, max(until_s - time.time(), 0.001))
 
     log_to_stderr(line_format=settings.log_format)
     notifier = SystemdNotifier.from_environment()
@@ -120,6 +123,7 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
         open_patrol(settings, content, on_wait=wait) as service,
         _stop_on_signals(notifier) as stop,  # before, a signal ends the wait at once
     ):
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if once:
             leads = service.run_round(stop.is_set)
             if not leads:

@@ -138,6 +138,8 @@ def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
         assert any(line.rstrip().endswith("leads") for line in patrol.stderr)
         once = run_captured([*command, "--once"], cwd=tmp_path)
         assert (once.returncode, "another patrol uses" in once.stderr) == (3, True)
+        until = run_captured([*command, "--until", "1s"], cwd=tmp_path, timeout=30)
+        assert (until.returncode, "waiting until" in until.stderr) == (0, True)
         with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as waiting:
             assert any(b"waiting" in line for line in waiting.stderr or ())
             waiting.terminate()
