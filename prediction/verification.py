@@ -27,6 +27,7 @@ from treehammer.text_formatting import ProgressFactory
 NAME = "what-if"
 #: Distances from which a crossing of two straight lines is measured.
 _MIN_DISTANCES = 3
+_CPU_REASON = "The CPU of a site is measured by a campaign at that site."
 _CHANGED_AXES = (LATENCY_AXIS, BANDWIDTH_AXIS, "cache_mb")
 
 
@@ -51,10 +52,10 @@ def verify_predictions(
         if item.prediction and not item.conditions.cpu:
             groups[id(item.read), item.dataset].append(item)
     if not groups:
+        reasons = "\n  ".join(dict.fromkeys(item.reason or _CPU_REASON for item in predictions))
         raise NothingToDoError(
-            "none of these conditions can be measured here", where="--verify",
-            hint="The CPU of a site is measured by a campaign at that site.",
-        )  # fmt: skip
+            "none of these conditions can be measured here", where="--verify", hint=reasons
+        )
     reads = [read for group in groups.values() for read in _measure(group, settings, bars)]
     return [
         VerifiedPrediction(item, next((read for read in reads if _fits(read, item)), None))

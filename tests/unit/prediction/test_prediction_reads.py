@@ -330,10 +330,10 @@ def test_crossing_is_measured_at_three_distances() -> None:
     assert find_zero(rntuple, {latency: wall + 1 for latency, wall in rntuple.items()}) is None
 
 
-def test_cpu_of_a_site_is_not_verified_here(settings: Settings) -> None:
-    read = make_read(UNCACHED, cache_mb=0)
-    predictions = [predict(read, Conditions(cpu="SITE_A"))]
-    with pytest.raises(NothingToDoError, match="none of these conditions can be measured"):
+def test_refused_verification_names_the_reasons(settings: Settings) -> None:
+    alternatives = Conditions(format="rntuple"), Conditions(cpu="SITE_A")
+    predictions = [predict(make_read(UNCACHED, cache_mb=0), item) for item in alternatives]
+    with pytest.raises(NothingToDoError, match="(?s)here.*from a run only.*campaign at that site"):
         verify_predictions(predictions, settings, no_progress)
 
 
