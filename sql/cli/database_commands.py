@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.config import Settings, mask_password
+from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
@@ -115,16 +116,13 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
 
     Example: treehammer db upgrade
     """
-    from sqlalchemy.engine import make_url
-
     from treehammer.sql.engine import database_setup
 
     _warn_untested_oracle(settings.database)
     backup = database_setup.upgrade_database(settings.database, backed_up=backed_up)
-    backend = make_url(settings.database).get_backend_name()
     if backup:
         click.echo(f"backup: {backup}")
-    elif backend not in ("sqlite", "oracle"):
+    elif settings.database.startswith("postgres"):
         click.echo("no backup was made: a failed upgrade changes nothing")
     click.echo(f"the database is at revision {database_setup.REVISION}")
 
@@ -264,10 +262,18 @@ def copy_command(source: str, target: str) -> CommandOutput:
 
     Example: treehammer db copy sqlite:///results.db postgresql://me@host/results
     """
+    from treehammer.sql.engine.backend import display_url
+    from treehammer.sql.engine.database_engine import parse_url
     from treehammer.sql.transfer.database_copy import copy_database
 
     _warn_untested_oracle(source, target)
-    counts, copied = copy_database(source, target, bars=progress_bar)
+    try:
+        counts, copied = copy_database(source, target, bars=progress_bar)
+    except StoreError as error:  # its remedy must not act on the configured database
+        url = source if error.where == display_url(parse_url(source)) else target
+        option = shlex.join(["--database", mask_password(parse_url(url))])
+        error.hint = error.hint.replace("treehammer db", f"treehammer {option} db")
+        raise
     remark = "copied and compared every row" if copied else "all rows were present"
     return CommandOutput(_list_tables(counts), remarks=[remark])
 

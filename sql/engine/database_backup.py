@@ -141,6 +141,7 @@ def _recover_sqlite(url: URL, target: Path, file: Path) -> Path | None:
         _require_results(target, complete=False)
     else:
         replaced = _set_aside(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(target) as draft:
             os.close(create_private_file(draft))
             copy_sqlite_file(url, file, draft)
@@ -195,14 +196,11 @@ def _is_sqlite(file: Path) -> bool:
 
 def _set_aside(file: Path) -> Path | None:
     """Rename a damaged database with the files beside it; return its new name."""
-    if not any(file.with_name(file.name + suffix).exists() for suffix in _COMPANIONS):
-        return None
+    suffixes = [s for s in _COMPANIONS if file.with_name(file.name + s).exists()]
     damaged = name_backup(file, "damaged")
-    for suffix in _COMPANIONS:
-        companion = file.with_name(file.name + suffix)
-        if companion.exists():
-            companion.rename(damaged.with_name(damaged.name + suffix))
-    return damaged
+    for suffix in suffixes:
+        file.with_name(file.name + suffix).rename(damaged.with_name(damaged.name + suffix))
+    return damaged if suffixes else None
 
 
 def _lock_file(connection: sqlite3.Connection, file: Path) -> None:

@@ -115,10 +115,7 @@ def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -
             for old_row, new_row in zip_longest(old_rows, new_rows):
                 if old_row is None or new_row is None or tuple(old_row) != tuple(new_row):
                     row = old_row if new_row is None else new_row
-                    values = zip(table.columns, row, strict=True)
-                    key = [
-                        f"{column.name} {value}" for column, value in values if column.primary_key
-                    ]
+                    key = [f"{column.name} {row._mapping[column]}" for column in table.primary_key]
                     return f"table {table.name}, {', '.join(key)}"
                 count += 1
                 if not count % CHUNK:

@@ -181,7 +181,7 @@ def test_damaged_or_missing_file_is_recovered(url: str, tmp_path: Path) -> None:
     assert damaged is not None
     assert damaged.read_bytes().startswith(b"no database")
     assert read_ids(url) == early
-    file.unlink()
+    url = f"sqlite:///{tmp_path}/lost/results.db"
     assert recover_database(url, backup) is None
     assert read_ids(url) == early
 
