@@ -333,7 +333,7 @@ def test_crossing_is_measured_at_three_distances() -> None:
 def test_refused_verification_names_the_reasons(settings: Settings) -> None:
     alternatives = Conditions(format="rntuple"), Conditions(cpu="SITE_A")
     predictions = [predict(make_read(UNCACHED, cache_mb=0), item) for item in alternatives]
-    with pytest.raises(NothingToDoError, match="(?s)here.*from a run only.*campaign at that site"):
+    with pytest.raises(NothingToDoError, match=r"(?s)here.*from a run only.*campaign at that site"):
         verify_predictions(predictions, settings, no_progress)
 
 
