@@ -73,7 +73,7 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
     )
     verb.add_argument("job", help="job.json; the payload's folder lies beside it")
     verb.add_argument(
-        "--attempt", type=_parse_positive_int, default=1, help="number of this attempt, from 1"
+        "--attempt", type=uploader.parse_count, default=1, help="number of this attempt, from 1"
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
     verb.add_argument(
@@ -111,13 +111,6 @@ def _run_job(options: argparse.Namespace) -> int:
         is_temporary = error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
         return RETRY_EXIT_CODE if is_temporary else INVALID_INPUT
     return DONE if succeeded else FAILED
-
-
-def _parse_positive_int(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 if __name__ == "__main__":

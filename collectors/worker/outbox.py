@@ -19,6 +19,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ..job_spec import OUTBOX_FILE
 from ..json_documents import load_json
+from ..record.outcome import INTERRUPTED_CLASSES
 from ..shared_files import read_regular_file, write_atomically
 from .service_client import ServiceEndpoint, ServiceResponse
 
@@ -32,6 +33,7 @@ class Outbox:
     """The outbox of a sandbox, for one service.
 
     Attributes:
+        sends_interrupted: whether records of interrupted executions are sent, which otherwise stay pending.
         acknowledged: identities of records that the service has stored.
         conflicting: those of them that it already had with other content, which it kept.
         refused: identity -> reason why the service rejects the record, or why it is invalid.
@@ -39,8 +41,9 @@ class Outbox:
         retry_after_s: seconds that the service then required clients to wait.
     """
 
-    def __init__(self, folder: str, url: str) -> None:
+    def __init__(self, folder: str, url: str, *, sends_interrupted: bool = True) -> None:
         self.folder = folder
+        self.sends_interrupted = sends_interrupted
         self.url = url.rstrip("/")
         state = _load_outbox(folder)
         if state.get("service") != self.url:  # another service has none of these records
@@ -55,23 +58,24 @@ class Outbox:
         """List the identities of records that the service neither has nor refused."""
         paths = glob.glob(os.path.join(glob.escape(self.folder), "records", "*.json"))
         names = (os.path.splitext(os.path.basename(path))[0] for path in sorted(paths))
-        return [
-            name for name in names if name not in self.acknowledged and name not in self.refused
-        ]
+        settled = {*self.acknowledged, *self.refused}
+        return [name for name in names if name not in settled]
 
     def read_record(self, identity: str) -> str:
-        """Read a record's text, which the service validates.
+        """Read a record's text, which the service validates; '' if it is not to be sent.
 
-        Text that is not JSON would spoil a whole request: it is noted as refused, and '' returned.
+        Text that is not JSON would spoil a whole request: it is noted as refused.
         """
         path = os.path.join(self.folder, "records", f"{identity}.json")
         try:
             text = read_regular_file(path, MAX_RECORD_BYTES).strip()
-            load_json(text)
+            document = load_json(text)
         except (OSError, ValueError) as error:
             self.refused[identity] = f"not a record: {error}"
             return ""
-        return text
+        values = document.get("values") if isinstance(document, dict) else None
+        failure = values.get("failure_class") if isinstance(values, dict) else None
+        return text if self.sends_interrupted or failure not in INTERRUPTED_CLASSES else ""
 
     def save(self) -> None:
         """Write ``outbox.json``; on failure, records may be sent again."""

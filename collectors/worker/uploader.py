@@ -122,7 +122,8 @@ class Uploader:
 
     def _open_outbox(self) -> Outbox:
         assert self._spec is not None
-        return Outbox(self._output, self._spec.url)
+        # Only the submitter knows whether a cancellation interrupted an execution.
+        return Outbox(self._output, self._spec.url, sends_interrupted=False)
 
     def _record_problem(self, problem: str) -> None:
         """Note why records were not sent, unless the outbox has a more specific reason."""
@@ -246,7 +247,7 @@ def add_upload_command(verbs: Any) -> None:
     verb.add_argument(
         "--wait",
         metavar="S",
-        type=_parse_seconds,
+        type=parse_count,
         default=DEFAULT_WAIT_S,
         help="maximum seconds for each sandbox [default: %(default)g]",
     )
@@ -307,8 +308,9 @@ def _read_token(folder: str, file: str) -> str:
         ) from error
 
 
-def _parse_seconds(text: str) -> float:
-    number = float(text)
-    if not number >= 1:
+def parse_count(text: str) -> int:
+    """Parse a number of an option, from 1."""
+    number = int(text)
+    if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number

@@ -153,27 +153,22 @@ def test_recent_confirmed_slowdown_is_an_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "level", "summary"),
+    ("jobs", "age_h", "level", "summary"),
     [
-        ({}, AlarmLevel.OK, "0 jobs in progress, 0 held"),
-        ({"running": 10, "held": 4}, AlarmLevel.OK, "14 jobs in progress, 4 held"),
-        ({"running": 10, "held": 5}, AlarmLevel.WARNING, "5 held jobs"),
-        ({"held": 9}, AlarmLevel.CRITICAL, "9 held jobs"),
+        ({"running": 10, "held": 4}, 0, AlarmLevel.OK, "14 jobs in progress, 4 held"),
+        ({"running": 10, "held": 5}, 0, AlarmLevel.WARNING, "5 held jobs"),
+        ({"held": 9}, 0, AlarmLevel.CRITICAL, "9 held jobs"),
+        ({}, None, AlarmLevel.OK, "0 jobs in progress, 0 held"),
+        ({}, 2, AlarmLevel.WARNING, "states not evaluated for 2 h"),
+        ({}, 30, AlarmLevel.CRITICAL, "states not evaluated for 30 h"),
     ],
 )
-def test_service_is_judged_by_jobs(jobs: dict[str, int], level: AlarmLevel, summary: str) -> None:
-    state = judge_service(jobs, 2 * HOUR, 2 * HOUR)
-    assert (state.level, state.summary) == (level, summary)
-
-
-@pytest.mark.parametrize(
-    ("evaluated_us", "level"),
-    [(None, AlarmLevel.OK), (29 * HOUR, AlarmLevel.WARNING), (HOUR, AlarmLevel.CRITICAL)],
-)
-def test_stale_states_are_a_state_of_the_service(
-    evaluated_us: int | None, level: AlarmLevel
+def test_service_is_judged_by_jobs_and_age_of_states(
+    jobs: dict[str, int], age_h: int | None, level: AlarmLevel, summary: str
 ) -> None:
-    assert judge_service({}, evaluated_us, 31 * HOUR).level is level
+    evaluated_us = None if age_h is None else (31 - age_h) * HOUR
+    state = judge_service(jobs, evaluated_us, 31 * HOUR)
+    assert (state.level, state.summary) == (level, summary)
 
 
 NOW = START_US + 3_600_000_000
@@ -190,13 +185,15 @@ def check_campaign(store: Store, now_us: int, *plan: Any, **values: Any) -> list
     return watch_campaigns(store, now_us)
 
 
-def rerun(store: Store, name: str, effect: float, *, seed: int = 2, **values: Any) -> str:
-    """Start the requested rerun and let it finish."""
+def rerun(
+    store: Store, now_us: int, *plan: Any, seed: int = 2, **values: Any
+) -> list[ReleaseCheck]:
+    """Start the requested rerun, let it finish and return the changed checks."""
     (suspected,) = requested_reruns(store)
-    identity = add_campaign(store, name, effect, hosts=4, seed=seed, **values)
+    identity = add_campaign(store, *plan, hosts=4, seed=seed, **values)
     assert record_rerun(store, suspected, identity, NOW)
     assert not record_rerun(store, suspected, "another", NOW)
-    return identity
+    return watch_campaigns(store, now_us)
 
 
 def test_campaign_without_regression_is_clear(store: Store) -> None:
@@ -225,9 +222,8 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert state.level is AlarmLevel.WARNING
     assert state.evidence == f"/compare/{check.comparison_id}"
     assert len(store.verdicts(check.comparison_id)) >= check.compared
-    rerun_id = rerun(store, "again", 0.08)
-    (check,) = watch_campaigns(store, NOW)
-    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, rerun_id, 1)
+    (check,) = rerun(store, NOW, "again", 0.08)
+    assert (check.state, check.reruns) == (CheckState.CONFIRMED, 1)
     (event,) = find_regressions(list_checks(store), NOW)
     assert event.title.startswith(
         "Regression: ttree-read is slower with ROOT 6.40.00 than with 6.38.00 by up to +"
@@ -235,7 +231,7 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert event.evidence == f"/compare/{check.comparison_id}"
     # Evidence is the comparison of the rerun, which nobody selected for its result.
     verdicts = store.verdicts(check.comparison_id)
-    assert any(rerun_id in (row.evidence.campaigns or ()) for row in verdicts)
+    assert any(check.rerun_id in (row.evidence.campaigns or ()) for row in verdicts)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     assert watch_campaigns(store, NOW) == []
 
@@ -310,17 +306,15 @@ def test_regression_of_every_night_is_one_event(store: Store) -> None:
     add_campaign(store, "second night", 0.08, seed=5)
     (repeated,) = watch_campaigns(store, NOW + 1)
     assert repeated.state == CheckState.KNOWN
-    rerun(store, "again", 0.08)
-    watch_campaigns(store, NOW + 2)
+    rerun(store, NOW + 2, "again", 0.08)
     check_campaign(store, NOW + 3, "third night", 0.08, seed=6)
     check_campaign(store, NOW + 4, "other variants", 0.0, seed=9, branches=(0.5,))
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # Another variant is another event, which a rerun of the known one alone does not confirm.
     check_campaign(store, NOW + 5, "both", 0.08, seed=9, branches=(1.0, 0.5))
-    rerun(store, "known", 0.08)
-    assert [check.state for check in watch_campaigns(store, NOW + 6)] == [CheckState.SUSPECTED]
-    rerun(store, "other", 0.08, branches=(0.5,))
-    watch_campaigns(store, NOW + 7)
+    (other,) = rerun(store, NOW + 6, "known", 0.08)
+    assert other.state == CheckState.SUSPECTED
+    rerun(store, NOW + 7, "other", 0.08, branches=(0.5,))
     rows = build_check_table(list_checks(store)).rows
     assert [row["check"] for row in rows] == ["confirmed", "confirmed"]
     assert len(list(find_regressions(list_checks(store), NOW))) == 2
@@ -478,13 +472,12 @@ def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> Non
         assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
     # A rerun decides whatever people compare.
     check_campaign(store, NOW + 1, "second night", 0.08, seed=3)
-    refuting = rerun(store, "again", 0.0, seed=4)
-    watch_campaigns(store, NOW + 2)
+    (refuted,) = rerun(store, NOW + 2, "again", 0.0, seed=4)
     assert not [*find_regressions(list_checks(store), NOW), *requested_reruns(store)]
     compare(store, add_campaign(store, "still slower", 0.08, state="running", seed=5))
     state = assess_release(store, NEW)
     assert state.level is AlarmLevel.OK
-    assert f"refuted by rerun {refuting}: 0 of " in state.details[0]
+    assert f"refuted by rerun {refuted.rerun_id}: 0 of " in state.details[0]
 
 
 def test_comparison_of_some_results_does_not_count(store: Store) -> None:

@@ -81,9 +81,8 @@ def test_acknowledged_records_are_not_sent_again(
     assert again.pending() == []
     assert send_outbox(again, endpoint, FAR, patient=False) is SendStatus.DONE
     assert len(ingest.posts) == 3
-    assert len(Outbox(str(tmp_path), "https://other.example").pending()) == 10, (
-        "another service has none"
-    )
+    other = Outbox(str(tmp_path), "https://other.example")
+    assert len(other.pending()) == 10, "another service has none"
     assert len(list((tmp_path / "records").iterdir())) == 10, "records stay in the sandbox"
     assert TOKEN not in (tmp_path / "outbox.json").read_text()
 
