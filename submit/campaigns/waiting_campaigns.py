@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treehammer.collectors.job_spec import FINAL_JOB_STATES, LOCAL_BATCH
+from treehammer.collectors.job_spec import FINAL_JOB_STATES, LOCAL_BATCH, JobState
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
 from treehammer.text_formatting import join_lines
@@ -47,10 +47,9 @@ class WaitingCampaign:
         is_open = not FINAL_JOB_STATES.issuperset(self.jobs)
         if not self.is_here:
             problem = f" (here: {self.problem})" if self.problem else ""
-            return (
-                f"{text} are not in this database (jobs: {jobs}); their submitter collects them"
-                f"{problem}"
-            )
+            is_cancelled = self.jobs.keys() == {JobState.CANCELLED.value}
+            remedy = "" if is_cancelled else f"; their submitter collects them{problem}"
+            return f"{text} are not in this database (jobs: {jobs}){remedy}"
         if not collected:
             return (
                 f"{text} wait or are not collected (jobs: {jobs}). "

@@ -252,6 +252,9 @@ def test_what_waits_is_said_on_standard_error(store: Store, folder: Path) -> Non
         "submitter collects them" in done.stderr
     )
     assert "not in this database" not in done.stdout
+    store.set_jobs([replace(job, state="cancelled") for job in store.jobs("campaign")])
+    cancelled = run(folder, *SUMMARY, "--campaign", "campaign", "--no-collect")
+    assert cancelled.stderr.strip().endswith("are not in this database (jobs: 2 cancelled)")
 
 
 def test_output_on_this_machine_is_named_with_the_command_that_collects_it(
