@@ -29,10 +29,11 @@ from treehammer.sql.engine.backend import (
     translate_errors,
 )
 from treehammer.sql.engine.database_engine import (
+    backend_of,
+    disposing,
     make_engine,
     parse_url,
     read_transaction,
-    require_integrity,
 )
 from treehammer.sql.engine.database_setup import (
     SchemaState,
@@ -96,14 +97,11 @@ def recover_database(url: str, file: Path, *, replace: bool = False) -> Path | N
     parsed = parse_url(url)
     _require_backup_support(parsed)
     target = sqlite_path(parsed)
-    _require_format(file, _SQLITE_MAGIC if target else _ARCHIVE_MAGIC, display_url(parsed))
+    _require_format(file, parsed)
     if target:
         return _recover_sqlite(parsed, target, file)
-    engine = make_engine(parsed)
-    try:
+    with disposing(make_engine(parsed)) as engine:
         _require_replaceable(engine, replace=replace)
-    finally:
-        engine.dispose()
     options = ["--clean", "--if-exists"] if replace else []
     _run_tool(parsed, ["pg_restore", "--single-transaction", "--no-owner", *options, str(file)])
     return None
@@ -118,15 +116,19 @@ def _require_backup_support(url: URL) -> None:
         )
 
 
-def _require_format(file: Path, magic: bytes, database: str) -> None:
+def _require_format(file: Path, url: URL) -> None:
+    magic = _SQLITE_MAGIC if sqlite_path(url) else _ARCHIVE_MAGIC
     try:
         with open_regular_file(file, follows_links=True) as stream:
             start = stream.read(len(magic))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
-    if start != magic:
+    contents = (
+        _run_tool(url, ["pg_restore", "--list", str(file)]) if start == _ARCHIVE_MAGIC else ""
+    )
+    if start != magic or (contents and "rollup_day" not in contents):
         raise ConfigError(
-            f"is no backup of a database like {database}",
+            f"is no backup of a database like {display_url(url)}",
             where=str(file),
             hint="Give a file that 'treehammer db backup' wrote. To move results between kinds of "
             "databases: treehammer db copy FROM TO.",
@@ -137,7 +139,7 @@ def _recover_sqlite(url: URL, target: Path, file: Path) -> Path | None:
     if target.exists() and target.samefile(file):
         raise ConfigError("is the database itself", where=str(file))
     _require_results(file, complete=True)
-    if _is_sqlite(target):
+    if target.exists() and _is_sqlite(target):
         _require_results(target, complete=False)
     else:
         replaced = _set_aside(target)
@@ -166,8 +168,7 @@ def _recover_sqlite(url: URL, target: Path, file: Path) -> Path | None:
 
 def _require_results(file: Path, *, complete: bool) -> None:
     """Refuse a file that holds something else; with ``complete`` also one that cannot be used."""
-    engine = make_engine(parse_url(f"sqlite:///{file}"))
-    try:
+    with disposing(make_engine(parse_url(f"sqlite:///{file}"))) as engine:
         state = load_schema_state(engine)
         if complete and state is SchemaState.EMPTY:
             raise ConfigError("holds no results", where=str(file))
@@ -175,15 +176,11 @@ def _require_results(file: Path, *, complete: bool) -> None:
             require_current_schema(engine)
         if complete:
             with read_transaction(engine) as connection:
-                require_integrity(connection)
-    finally:
-        engine.dispose()
+                backend_of(engine).require_integrity(connection)
 
 
 def _is_sqlite(file: Path) -> bool:
     """Return whether SQLite can read a file as a database."""
-    if not file.exists():
-        return False
     try:
         with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
@@ -249,8 +246,8 @@ def _require_replaceable(engine: Engine, *, replace: bool) -> None:
         )
 
 
-def _run_tool(url: URL, command: Sequence[str]) -> None:
-    """Run a program of PostgreSQL on a database; its password is not among the arguments."""
+def _run_tool(url: URL, command: Sequence[str]) -> str:
+    """Run a program of PostgreSQL on a database, whose password is no argument; return its output."""
     address = url.set(drivername="postgresql", password=None)
     address = address.difference_update_query([PREPARE_OPTION, "password"])
     password = url.password or url.query.get("password")
@@ -266,9 +263,9 @@ def _run_tool(url: URL, command: Sequence[str]) -> None:
         check=False,
     )
     if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        reason = " ".join(lines[:3])[:500] or f"code {result.returncode}"
+        reason = result.stderr.strip()[:500] or f"code {result.returncode}"
         raise build_store_error(url, f"{command[0]} failed, nothing was written: {reason}")
+    return result.stdout
 
 
 def find_program(name: str) -> str:

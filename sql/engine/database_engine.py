@@ -256,15 +256,13 @@ def alter_transaction(engine: Engine) -> Iterator[Connection]:
         backend.require_integrity(connection)
 
 
-def require_integrity(connection: Connection) -> None:
-    """Check every page, index and reference of an SQLite file.
-
-    Other databases check themselves.
-
-    Raises:
-        StoreError: the file is damaged.
-    """
-    backend_of(connection.engine).require_integrity(connection)
+@contextmanager
+def disposing(engine: Engine) -> Iterator[Engine]:
+    """Dispose of an engine at the end of a block."""
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @cache

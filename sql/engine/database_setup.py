@@ -31,6 +31,7 @@ from treehammer.sql.engine.backend import (
 from treehammer.sql.engine.database_engine import (
     alter_transaction,
     backend_of,
+    disposing,
     enable_wal,
     make_engine,
     parse_url,
@@ -88,11 +89,8 @@ def open_engine(url: str, *, create: bool) -> Engine:
 @contextmanager
 def opened_engine(url: str, *, create: bool) -> Iterator[Engine]:
     """Open the engine of a database as :func:`open_engine`, and dispose of it at the end."""
-    engine = open_engine(url, create=create)
-    try:
+    with disposing(open_engine(url, create=create)) as engine:
         yield engine
-    finally:
-        engine.dispose()
 
 
 def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
@@ -108,12 +106,9 @@ def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
         StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is unchanged
             unless the message states otherwise.
     """
-    engine = _make_engine(url, create=False)
-    try:
+    with disposing(_make_engine(url, create=False)) as engine:
         require_usable_server(engine)
         return _upgrade_schema(engine, backed_up=backed_up)
-    finally:
-        engine.dispose()
 
 
 def _make_engine(url: str, *, create: bool) -> Engine:

@@ -183,6 +183,11 @@ _POSTGRESQL_HINTS = (
         "Recover it into an empty database, and upgrade that: CREATE DATABASE NAME OWNER USER.",
     ),
     (
+        "input file|end of file|uncompress|unexpected block id",  # of pg_restore
+        "the backup is incomplete or damaged",
+        "Give another one; the database is as it was.",
+    ),
+    (
         "statement timeout",
         "the server ended what took too long",
         "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0.",

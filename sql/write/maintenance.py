@@ -46,9 +46,9 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.engine.backend import display_url
 from treehammer.sql.engine.database_engine import (
+    backend_of,
     insert_values,
     load_rows,
-    require_integrity,
     split_ids,
 )
 from treehammer.sql.engine.database_setup import count_rows, require_complete_schema
@@ -435,7 +435,7 @@ def check_database(url: str) -> dict[str, int]:
         StoreError: it is damaged or of another version; the message gives the remedy.
     """
     with ResultsReader.open(url) as reader, reader.connection() as connection:
-        require_integrity(connection)
+        backend_of(connection.engine).require_integrity(connection)
         require_complete_schema(connection)
         _require_undamaged_values(connection)
         return count_rows(connection)
