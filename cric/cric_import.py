@@ -24,7 +24,8 @@ from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.hctests.definition.document_problems import list_problems
+from treehammer.submit.sites.site_model import SITES_TABLES, Door, Site, find_prefix_error
 from treehammer.submit.sites.sites_file import is_valid_name
 
 ACTIVE_STATE = "ACTIVE"
@@ -38,7 +39,10 @@ _COMPUTE_ELEMENTS: Mapping[str, tuple[int, str]] = {
 #: Keys that identify a kind of entry: of ddmendpoint, pandaqueue, service and site.
 _STORAGE, _QUEUE, _SERVICE, _SITE = _KINDS = ("arprotocols", "queues", "rcsite", "name")
 
-_Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
+#: A text on one line.
+_Text = Annotated[
+    str, BeforeValidator(lambda value: " ".join(str(value).split()) if value is not None else "")
+]
 
 #: A state in any case; null is as good as none.
 _State = Annotated[str, BeforeValidator(lambda value: str(value or ACTIVE_STATE).strip().upper())]
@@ -123,7 +127,7 @@ class CricImport:
         self._entries: dict[str, dict[str, _Entry]] = {kind: {} for kind in _KINDS}
         for file in files:
             for name, entry in _read_entries(file).items():
-                self._add_entry(name, entry)
+                self._add_entry(name, entry, file)
         self._doors: dict[str, list[Door]] = defaultdict(list)
         # Services have doors of all storage areas, of which some are for reading.
         if self._entries[_STORAGE]:
@@ -151,7 +155,7 @@ class CricImport:
     def _skip(self, subject: str, reason: str) -> None:
         self.skipped.append(f"{subject}: {reason}")
 
-    def _add_entry(self, name: str, content: Mapping[str, Any]) -> None:
+    def _add_entry(self, name: str, content: Mapping[str, Any], file: Path) -> None:
         kind = next((kind for kind in _KINDS if kind in content), None)
         if kind is None:
             self._skip(name, "unknown kind of entry")
@@ -166,7 +170,8 @@ class CricImport:
             self._entries[kind][name] = _Entry.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            self._skip(name, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+            key, value = ".".join(map(str, first["loc"])), repr(first["input"])[:60]
+            self._skip(name, f"invalid value of {key}: {value}; correct it in {file}")
 
     def _add_storage_doors(self) -> None:
         for name, area in self._entries[_STORAGE].items():
@@ -219,8 +224,17 @@ class CricImport:
             number = sum(door.protocol == kind for door in doors) + 1
             name = kind if number == 1 else f"{kind}-{number}"
             server, version = self._find_server(address.hostname)
-            door = Door.model_construct(name=name, protocol=kind, prefix=prefix, version=version)
-            doors.append(door.replace(middleware=middleware or server))
+            door = Door.model_construct(
+                name=name,
+                protocol=kind,
+                prefix=prefix,
+                middleware=middleware or server,
+                version=version,
+            )
+            if problem := _find_door_problem(door):
+                self._skip(area, f"door at {address.hostname}: {problem}")
+            else:
+                doors.append(door)
 
     def _find_server(self, host: str) -> tuple[str, str]:
         """Return middleware and version of a host's server; '' if no service states its version."""
@@ -266,6 +280,14 @@ class CricImport:
         if not resources:
             self._skip(name, "imported without a batch selector; add requirements or grid_resource")
         return next(iter(resources), "")
+
+
+def _find_door_problem(door: Door) -> str:
+    """Describe why a sites file would refuse a door, without its password; '' if it would not."""
+    if error := find_prefix_error(door.protocol, door.prefix):
+        return f"prefix {error}"
+    problems = list_problems(Door, door.model_dump(exclude_unset=True), SITES_TABLES)
+    return next((f"{problem.path[0]} {problem.text}" for problem in problems), "")
 
 
 def _split_endpoint(endpoint: str) -> SplitResult:

@@ -84,7 +84,7 @@ def test_documents_are_combined_to_sites() -> None:
 def test_skipped_entries_are_reported() -> None:
     skipped = "\n".join(cric_import.CricImport(ALL, GRID).skipped)
     for line in (
-        "EXAMPLE-BROKEN_DATADISK: arprotocols: Input should be a valid dictionary",
+        f"EXAMPLE-BROKEN_DATADISK: invalid value of arprotocols: []; correct it in {ALL[0]}",
         "EXAMPLE-T1_DATADISK: srm://dcache.example.org:8443/srm/managerv2?SFN=: not supported by ROOT",
         "EXAMPLE-T1_DATATAPE: is on tape",
         "EXAMPLE-T1_SCRATCHDISK: has type SCRATCHDISK, not DATADISK",
@@ -110,15 +110,13 @@ def test_requirements_replace_compute_elements() -> None:
 
 
 def test_site_without_selector_is_reported() -> None:
-    assert "EXAMPLE-T2: imported without a batch selector" in "\n".join(
-        import_documents("ddmendpoint").skipped
-    )
+    skipped = "\n".join(import_documents("ddmendpoint").skipped)
+    assert "EXAMPLE-T2: imported without a batch selector" in skipped
 
 
 def test_storage_type_and_path_prefix_are_applied() -> None:
-    site = import_documents(
-        "ddmendpoint", options=cric_import.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
-    ).sites[0]
+    options = cric_import.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
+    site = import_documents("ddmendpoint", options=options).sites[0]
     assert site.doors[0].prefix.endswith("/atlasscratchdisk/rucio/treehammer")
 
 
@@ -136,17 +134,30 @@ def test_services_provide_doors() -> None:
     )
 
 
-def test_secure_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
+def test_usable_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
     entry = json.loads((DATA / "ddmendpoint.json").read_text())["EXAMPLE-T2_DATADISK"]
     entry["arprotocols"]["read_wan"] = [
         {"endpoint": f"{scheme}://eos.example.net:1094/", "path": "/eos/"}
         for scheme in ("roots", "davs")
-    ] + [{"endpoint": "root://eos.example.net:99999/", "path": "/eos/"}]
+    ] + [
+        {"endpoint": "root://eos.example.net:99999/", "path": "/eos/"},
+        {"endpoint": "root://me:secret@eos.example.net/", "path": "/eos/"},
+        {"endpoint": "root://eos.example.net/", "path": "/line\nbreak"},
+    ]
+    entry["se_flavour"] = "EOS\n5"
     file = tmp_path / "ddmendpoint.json"
-    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry, "E": entry | {"arprotocols": {}}}))
+    others = {"E": entry | {"arprotocols": {}}, "a": {"b": 1}}
+    file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry, **others}))
     imported = cric_import.CricImport([file], GRID)
     (site,) = imported.sites
-    assert "E: has no protocol for reading" in imported.skipped
+    unusable = "EXAMPLE-T2_DATADISK: door at eos.example.net: prefix contains a"
+    assert {
+        "E: has no protocol for reading",
+        "a: unknown kind of entry",
+        f"{unusable} password, which every measurement would show (expected none)",
+        f"{unusable} space (expected %20)",
+    } <= {*imported.skipped}
+    assert site.storage == "EOS 5"
     assert [(door.protocol, door.prefix) for door in site.doors] == [
         ("root", "roots://eos.example.net:1094//eos"),
         ("https", "https://eos.example.net:1094/eos"),
@@ -175,12 +186,6 @@ def test_invalid_document_is_refused(tmp_path: Path, text: str | None, message: 
         cric_import.CricImport([file], GRID)
 
 
-def test_unknown_entries_are_skipped(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
-    file.write_text('{"a": {"b": 1}}')
-    assert cric_import.CricImport([file], GRID).skipped == ["a: unknown kind of entry"]
-
-
 def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
     output = tmp_path / "sites.toml"
     arguments = ["import", "cric", *map(str, ALL)]
@@ -198,7 +203,6 @@ def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
 
 
 def test_documents_without_sites_are_refused() -> None:
+    arguments = ["import", "cric", str(DATA / "site.json")]
     with pytest.raises(NothingToDoError):
-        CliRunner().invoke(
-            verbs, ["import", "cric", str(DATA / "site.json")], catch_exceptions=False
-        )
+        CliRunner().invoke(verbs, arguments, catch_exceptions=False)
