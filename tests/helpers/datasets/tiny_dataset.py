@@ -166,6 +166,7 @@ void lengths(const char *path)
    float x = 0;
    for (const char *name : {"x", "short", "none", "long", "#s"})
       tree->Branch(name, &x);
+   tree->Branch("text", new std::string);
    for (int entry = 0; entry < 120; ++entry) {
       x = entry;
       if (entry < 100)

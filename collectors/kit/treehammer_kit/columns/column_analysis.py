@@ -21,17 +21,12 @@ from ..read_passes import FileSurvey
 # the entries of each file's clusters.
 
 
-def bound_makespan(files: Sequence[Sequence[int]], threads: int) -> float:
-    """Return the least possible makespan: the largest cluster, or an even share for each thread."""
-    units = [unit for clusters in files for unit in clusters]
-    return max(max(units, default=0), sum(units) / threads)
-
-
 def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
-    """Return the share of the threads' time that the bound leaves for work; 0 without entries."""
-    longest = bound_makespan(files, threads)
-    # Rounding may lift a full share above one by its last digit.
-    return min(1.0, sum(map(sum, files)) / (threads * longest)) if longest else 0.0
+    """Return the share of the threads' time that any schedule leaves for work; 0 without entries."""
+    units = [unit for clusters in files for unit in clusters]
+    # The least makespan is the largest cluster, or an even share for each thread.
+    share = sum(units) / threads
+    return share / max(share, *units) if share else 0.0
 
 
 #: Digits of the histograms' hash in their checksum: 32 bits, short enough to compare by eye.
@@ -178,8 +173,7 @@ def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any
 
 def _correct_efficiency(pass_read: PassRead, threads: int) -> Optional[float]:
     waited = pass_read.run_queue_s
-    running = threads * pass_read.loop_wall_s - (waited or 0.0)
-    share = compute_share(pass_read.loop_cpu_s, running)
+    share = compute_share(pass_read.loop_cpu_s, threads * pass_read.loop_wall_s - (waited or 0.0))
     # Threads beside those of the loop may have waited, too: the figure is then unknown.
     return None if waited is None or share > 1 else share
 
@@ -189,8 +183,7 @@ def summarize_idle_time(
 ) -> Dict[str, float]:
     """Compute the test's own metrics of idle threads, against the bound of the list of files."""
     counted_passes = drop_warm_up(passes)
-    clusters = [file.clusters for file in files]
-    bound = bound_efficiency(clusters, threads)
+    bound = bound_efficiency([file.clusters for file in files], threads)
     extras = {"eff_bound": bound}
     if bound:
         cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted_passes)

@@ -252,6 +252,10 @@ def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
+#: Types in C++ of numbers and of collections of them, of which there are histograms.
+_NUMBERS = re.compile(
+    r"([\w:]+<)?(std::)?(unsigned |signed |long )*(bool|char|short|int|long|float|double|u?int\d+_t|[A-Z]\w+_t)>?"
+)
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
 _FIRST_WITH_CLUSTERS = 63800
 
@@ -332,23 +336,27 @@ class DataFrameExecution:
             and str(item.first) not in task.missing_branches
         }
         # A dot follows the name of a friend tree, or of an object.
-        types = {name: text for name, text in columns.items() if text and "." not in name}
+        types = {
+            n: kind for n, kind in columns.items() if "." not in n and _NUMBERS.fullmatch(kind)
+        }
         reader.Close()
         if code:
             self._declare_analysis(describe_analysis(task, code))
             return []
         analysis = ColumnAnalysis.read(task.settings)
         selected = dict.fromkeys([*choose_columns(list(columns), task), analysis.filter])
-        omitted = [n for n in selected if n in columns and n.partition(".")[0] not in types]
+        parents = {n: n.rpartition(".")[0] for n in columns if n not in types}
+        omitted = [n for n in selected if n in parents and parents[n] not in columns]
         if omitted:
             more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
-            self._notes = [f"a data frame does not read {', '.join(omitted[:5])}{more}"]
+            self._notes = [f"a data frame draws no histogram of {', '.join(omitted[:5])}{more}"]
         try:
             histogram_columns = analysis.choose_columns(list(types), task)
         except PayloadError as error:
             if not omitted:
                 raise
-            raise PayloadError("payload", "branches", "prepare", self._notes[0]) from error
+            message = f"{self._notes[0]}. Choose other branches."
+            raise PayloadError("payload", "branches", "prepare", message) from error
         late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
         return list(dict.fromkeys([analysis.filter, *histogram_columns]))
@@ -367,8 +375,7 @@ class DataFrameExecution:
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
         compiled = root_engine.declare_payload_code(self._root, loop.code)
         if not compiled or not declare(self._root, bind):
-            definition = "void analyze(treehammer::FramePass &pass)"
-            message = f"the analysis does not compile; it must define '{definition}'"
+            message = "the analysis does not compile; it must define 'void analyze(treehammer::FramePass &pass)'"
             raise PayloadError("payload", "compile", "compile", message)
 
     def _summarize(

@@ -151,9 +151,9 @@ def test_branches_of_other_lengths_are_noted_or_refused(read: Read) -> None:
         assert "branch 'short' has 40 of 100 entries" in refused.failure["message"]
         assert read("lengths.root", payload=payload, branches="x").failure is None
     noted = read("lengths.root", payload=RDF_READ, branches="!*o*")
-    assert noted.values["content_notes"] == "a data frame does not read #s"
-    named = read("lengths.root", payload=RDF_READ, branches="#s,x")
-    assert named.failure["message"] == "a data frame does not read #s"
+    assert noted.values["content_notes"] == "a data frame draws no histogram of #s, text"
+    named = read("lengths.root", payload=RDF_READ, branches="text,x")
+    assert "no histogram of text. Choose other branches." in named.failure["message"]
 
 
 @pytest.mark.parametrize(
