@@ -15,7 +15,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.tables import TableColumn
-from treehammer.terminal import TEST, CommandOutput, TextTable, prints_rows
+from treehammer.terminal import TEST, TEXT, CommandOutput, TextTable, prints_rows
 
 _TEST_COLUMNS = (
     TableColumn("test", "test"),
@@ -88,7 +88,7 @@ def tests() -> None:
 
 
 @tests.command("list")
-@click.argument("where", nargs=-1)
+@click.argument("where", nargs=-1, type=TEXT)
 @prints_rows(*_TEST_COLUMNS)
 @click.pass_obj
 def list_tests(settings: Settings, where: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
+    NAMES,
     SITE,
     CommandOutput,
     NumberRange,
@@ -136,13 +137,13 @@ def compare_command(
 @_where_option
 @click.option(
     "--by",
+    type=NAMES,
     default="",
-    metavar="NAMES",
     help="Axes or columns to group by [default: all that vary].",
 )
 @click.option(
     "--metrics",
-    metavar="NAMES",
+    type=NAMES,
     help=f"Metrics to show [default: {DEFAULT_QUANTITIES}; of commands "
     f"{','.join(_TIMES_AND_CPU)}; of load tests, their operations].",
 )
@@ -162,8 +163,8 @@ def summary_command(
     settings: Settings,
     campaign: str,
     wheres: tuple[str, ...],
-    by: str,
-    metrics: str | None,
+    by: tuple[str, ...],
+    metrics: tuple[str, ...] | None,
     baseline: str | None,
     letters: bool,
 ) -> CommandOutput:
@@ -191,7 +192,7 @@ def summary_command(
             return _summarize_letters(store)
     from treehammer.sql.read.query_model import Selection
 
-    names = tuple(dict.fromkeys(split_list(by)))
+    names = tuple(dict.fromkeys(by))
     with open_store(settings) as store:
         campaign_row = None if campaign == "all" else store.campaign(campaign)
         selection = Selection.parse((campaign_row.id,) if campaign_row else (), wheres)
@@ -225,14 +226,14 @@ def _summarize_metrics(
     selection: Selection,
     campaign: CampaignRow | None,
     names: Sequence[str],
-    metrics: str | None,
+    metrics: tuple[str, ...] | None,
     baseline: str | None,
 ) -> Summary:
     """Summarize metrics by group, by default those of reads, or of commands that have no rates."""
     from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
     from treehammer.hctests.definition.model import ANY_COMMAND
 
-    quantities = tuple(dict.fromkeys(split_list(metrics or DEFAULT_QUANTITIES)))
+    quantities = tuple(dict.fromkeys(metrics or split_list(DEFAULT_QUANTITIES)))
     loaded = quantities if metrics else (*quantities, *_TIMES_AND_CPU)
     timed_rows = load_timed_rows(store, selection, loaded, names)
     if not metrics and all(row[quantities[0]] is None for row in timed_rows):

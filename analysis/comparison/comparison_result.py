@@ -367,8 +367,7 @@ def _resolve_ref(
 
 def _list_commits(commits: Iterable[str]) -> str:
     """List commits, those of modified trees with the hash that distinguishes them."""
-    ordered = sorted(commits)
-    parts = [commit.partition("+") for commit in ordered]
+    parts = [commit.partition("+") for commit in sorted(commits)]
     names = [f"{digits[:COMMIT_DIGITS]}{plus}{tree}" for digits, plus, tree in parts]
     return join_names(names, MAX_LISTED)
 

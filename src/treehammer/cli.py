@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -187,7 +186,7 @@ class LazyCommandGroup(click.Group):
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="Configuration file [default: ./treehammer.toml].",
 )
 @click.option("--data-dir", type=click.Path(), help="Folder for results and the job queue.")
@@ -204,7 +203,7 @@ class LazyCommandGroup(click.Group):
 )
 @click.option("--local-slots", type=int, help="Jobs that run on this machine at once.")
 @click.pass_context
-def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> None:
+def cli(context: click.Context, /, config_file: str | None, **flags: Any) -> None:
     """Identical ROOT TTree read tests at many grid sites, compared honestly.
 
     Start with: treehammer demo

@@ -251,19 +251,13 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
     for key in document:
-        if key.startswith("serve_oidc_"):
-            raise ConfigError(
-                f"{key} no longer exists: the service has no OpenID sign-in of its own",
-                where=str(path),
-                hint="Remove the keys serve_oidc_*, put a proxy that signs people in before the "
-                "service, and name its header in serve_user_header: docs/service.md.",
-            )
         if key not in SETTING_NAMES:
-            raise ConfigError(
-                f"unknown key {key!r}",
-                where=str(path),
-                hint=f"{suggest_word(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}.",
-            )
+            hint = f"{suggest_word(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}."
+            if key.startswith("serve_oidc_"):
+                hint = (
+                    "A proxy signs people in; serve_user_header names its header: docs/service.md."
+                )
+            raise ConfigError(f"unknown key {key!r}", where=str(path), hint=hint)
     return document
 
 
@@ -279,7 +273,7 @@ def _current_folder() -> Path:
 def load_settings(
     flags: Mapping[str, Any] | None = None,
     *,
-    config: Path | None = None,
+    config: Path | str | None = None,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
@@ -303,7 +297,9 @@ def load_settings(
         "data_dir": _xdg_folder("XDG_DATA_HOME", ".local/share"),
     }
     sources = dict.fromkeys(values, "default")
-    file = config or environ.get("TREEHAMMER_CONFIG")
+    file = environ.get("TREEHAMMER_CONFIG") if config is None else config
+    if file == "":
+        raise ConfigError("the name of the file is empty", where="--config or TREEHAMMER_CONFIG")
     path = folder / CONFIG_FILE if file is None else Path(file)
     contents = _read_config_file(path) if file is not None or path.is_file() else {}
     where = path.resolve().parent

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from markupsafe import Markup, escape
 
@@ -159,13 +159,7 @@ class LazyRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Row]: ...
-
-    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self._build_row(item) for item in self._items[index]]
         return self._build_row(self._items[index])

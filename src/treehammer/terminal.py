@@ -121,21 +121,21 @@ def prints_rows(
         @click.option(
             "--columns",
             "column_names",
+            type=NAMES,
             default="",
-            metavar="NAMES",
             help=f"Print only these columns, in any form, of: {documented or 'the keys of --json'}.",
         )
         @functools.wraps(function)
         def wrapper(
-            *args: Any, as_json: bool, as_csv: bool, column_names: str, **kwargs: Any
+            *args: Any, as_json: bool, as_csv: bool, column_names: tuple[str, ...], **kwargs: Any
         ) -> int:
-            names = split_list(column_names)
             if columns and not keys:
-                _COLUMN.require(names, [column.key for column in columns], "--columns")
+                _COLUMN.require(column_names, [column.key for column in columns], "--columns")
             if as_json and as_csv:
                 raise click.UsageError("--json and --csv are mutually exclusive.")
             form = JSON if as_json else CSV if as_csv else TABLE
-            click.get_current_context().meta[_OutputChoice.__name__] = _OutputChoice(form, names)
+            choice = _OutputChoice(form, column_names)
+            click.get_current_context().meta[_OutputChoice.__name__] = choice
             result = function(*args, **kwargs)
             if isinstance(result, int):  # the exit code of a command that has printed its parts
                 return result
@@ -255,7 +255,21 @@ def _print_selected(
     print_rows(rows, selected, form=choice.form)
 
 
-class NameType(click.types.StringParamType):
+class TextType(click.ParamType):  # type: ignore[type-arg]  # generic since Click 8.4
+    """Text that is not empty, as that of a variable that is not set, unless this is the default."""
+
+    name = "text"
+    kind = "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty text."""
+        source = ctx and param and ctx.get_parameter_source(param.name or "")
+        if value == "" and param and source is not click.core.ParameterSource.DEFAULT:
+            self.fail(f"name a {self.kind}; this is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NameType(TextType):
     """Name of something that exists, or several separated by commas; the shell completes the last.
 
     Args:
@@ -287,12 +301,6 @@ class NameType(click.types.StringParamType):
         except (TreehammerError, OSError):
             return []
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse an empty name, as of a variable that is not set, where it is not the default."""
-        if value == "" and param is not None and param.default != "":
-            self.fail(f"name a {self.kind}; this is empty.", param, ctx)
-        return super().convert(value, param, ctx)
-
     def require(self, names: Iterable[str], existing: Collection[str], where: str) -> None:
         """Check that names exist.
 
@@ -312,17 +320,13 @@ TEST = NameType("test", "hctests.pinned_tests:list_test_names")
 _COLUMN = NameType("column", "")
 
 
-class PathType(click.Path):
-    """Path of a file or folder; an empty one, as of a variable that is not set, is refused."""
+class PathType(TextType, click.Path):
+    """Path of a file or folder; an empty one would stand for the current folder."""
+
+    kind = "file or folder"
 
     def __init__(self, **checks: Any) -> None:
         super().__init__(path_type=Path, **checks)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse an empty path, which stands for the current folder in Python."""
-        if value == "":
-            self.fail("name a file or folder; this is empty.", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 class NumberRange(click.FloatRange):
@@ -336,22 +340,23 @@ class NumberRange(click.FloatRange):
         return number
 
 
-class _ParsedType(click.types.StringParamType):
+class _ParsedType(TextType):
     """Text that a function converts, which gets the option's name for its errors."""
 
-    def __init__(self, parse: Callable[[str, str], Any]) -> None:
-        self._parse = parse
+    def __init__(self, parse: Callable[[str, str], Any], name: str = "text") -> None:
+        self._parse, self.name = parse, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse the text; a default may have another type."""
         option = param.opts[0] if param else ""
+        value = super().convert(value, param, ctx)
         return self._parse(value, option) if isinstance(value, str) else value
 
 
-#: Date or date and time, by default in UTC, as microseconds since 1970; duration in seconds.
-TIME, DURATION = _ParsedType(parse_time), _ParsedType(parse_duration)
+#: Text; date or date and time, by default in UTC, as microseconds since 1970; duration in seconds.
+TEXT, TIME, DURATION = TextType(), _ParsedType(parse_time), _ParsedType(parse_duration)
 #: Names separated by commas.
-NAMES = _ParsedType(lambda text, _option: split_list(text))
+NAMES = _ParsedType(lambda text, _option: split_list(text), "names")
 
 
 def print_hint(text: str, *, err: bool = False) -> None:

@@ -13,6 +13,7 @@ from treehammer.tables import TableColumn
 from treehammer.terminal import (
     NAMES,
     TABLE,
+    TEXT,
     CommandOutput,
     NumberRange,
     on_interrupt,
@@ -35,7 +36,7 @@ _COLUMNS = (
 
 
 @click.command("read")
-@click.argument("addresses", nargs=-1, required=True, metavar="FILE|URL...")
+@click.argument("addresses", nargs=-1, required=True, type=TEXT, metavar="FILE|URL...")
 @click.option("--tree", default="", help="TTree or RNTuple to read [default: the largest].")
 @click.option(
     "-b",
@@ -119,7 +120,6 @@ def read_command(
     if len(roots) > 1 and not request.compares_releases:
         below.append("No verdict: with several threads, releases cannot take turns.")
     document = result.to_document()
-    is_kept = keep and output_form() == TABLE
     kept = [f"Kept: treehammer summary --campaign {result.campaign.id}"]
     if result.comparisons:
         (campaign,) = result.comparisons[0].comparison.query.selection.campaigns
@@ -128,7 +128,7 @@ def read_command(
         document["reads"],
         above=[*describe_content(result)],
         below=[*below, "", *comparison_output.describe_comparisons(result.comparisons)],
-        notes=kept if is_kept else [],
+        notes=kept if keep and output_form() == TABLE else [],
         document=document,
         exit_code=result.exit_code,
     )

@@ -28,6 +28,7 @@ from treehammer.program_output import JSON_FORMAT, explain_write_errors, log_to_
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
+    NAMES,
     SITE,
     CommandOutput,
     NumberRange,
@@ -167,6 +168,7 @@ def test_unknown_name_suggests_the_nearest() -> None:
     assert error.value.hint == "Did you mean 'SITE_B'? Known: SITE_A, SITE_B."
     for kind, value, message in (
         (SITE, "", "name a site; this is empty"),
+        (NAMES, "", "name a value; this is empty"),
         (PathType(), "", "name a file or folder; this is empty"),
         (NumberRange(0, 9), "NaN", "'NaN' is not a number"),
     ):
