@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -25,7 +25,7 @@ import git
 from git.exc import GitCommandError, GitCommandNotFound, GitError
 
 from treehammer.collectors.shared_files import hold_lock
-from treehammer.errors import SourceError, SourceUnreachableError, explain_cache_error
+from treehammer.errors import SourceError, SourceUnreachableError, make_cache_error
 
 #: Seconds after which an unresponsive remote or a stalled transfer fails.
 RESPONSE_TIMEOUT_S = 60
@@ -438,13 +438,11 @@ def hold_cache_lock(path: Path) -> Iterator[None]:
     Raises:
         SourceError: the cache cannot be written.
     """
-    with ExitStack() as locks:
-        try:
-            locks.enter_context(hold_lock(path))
-        except OSError as error:
-            message, hint = explain_cache_error(error)
-            raise SourceError(message, where=str(error.filename or path), hint=hint) from error
-        yield
+    try:
+        with hold_lock(path):
+            yield
+    except OSError as error:
+        raise make_cache_error(SourceError, error, path) from error
 
 
 def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> str:

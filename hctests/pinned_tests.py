@@ -427,10 +427,6 @@ def _export_folder(repository: Repository, commit: str, path: str, git_dir: Path
                 shutil.rmtree(home, ignore_errors=True)
                 aside.chmod(0o755)
                 aside.rename(home)
-            except OSError as error:
-                raise SourceError(
-                    f"cannot be written to the cache ({error.strerror})", where=str(home)
-                ) from error
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
     return folder

@@ -19,6 +19,7 @@ from treehammer.collectors.job_spec import PAIRED, SOLO, THREADS_AXIS
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import ANY_COMMAND, RELEASE_AXIS
+from treehammer.program_output import explain_write_errors
 from treehammer.tracer.kit.treehammer_tracer.command_payload import (
     COMMAND_AXIS,
     ENVIRONMENT_AXIS,
@@ -153,12 +154,14 @@ def written_test(
     variables = folder / "environment.json"
     environment = {name: value for name, value in environ.items() if name not in _LEFT_OUT}
     with hold_lock(base / f"{folder.name}.lock", on_wait):
-        folder.mkdir(exist_ok=True)
-        (folder / "test.toml").write_text(format_test(request, str(variables)), encoding="utf-8")
-        variables.unlink(missing_ok=True)
-        variables.touch(mode=0o600)
-        variables.write_text(json.dumps(environment), encoding="utf-8")
         try:
+            with explain_write_errors(folder):
+                folder.mkdir(exist_ok=True)
+                test = format_test(request, str(variables))
+                (folder / "test.toml").write_text(test, encoding="utf-8")
+                variables.unlink(missing_ok=True)
+                variables.touch(mode=0o600)
+                variables.write_text(json.dumps(environment), encoding="utf-8")
             yield folder
         finally:
             variables.unlink(missing_ok=True)

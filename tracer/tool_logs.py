@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treehammer.errors import MeasurementFileError
+from treehammer.errors import MeasurementFileError, explain_missing_extra
 from treehammer.text_formatting import SECOND_US
 from treehammer.tracer.kit.treehammer_tracer.command_trace import compose_document
 from treehammer.tracer.kit.treehammer_tracer.file_map import map_files
@@ -38,16 +38,11 @@ def read_darshan_log(path: Path) -> Mapping[str, Any]:
     """Read a log as a result with name, axes and values of a measurement.
 
     Raises:
-        MeasurementFileError: it cannot be read, or the package ``darshan`` is missing.
+        MeasurementFileError: it cannot be read.
+        MissingExtraError: the package ``darshan`` is missing.
     """
-    try:
+    with explain_missing_extra():
         from darshan import DarshanReport
-    except ImportError as error:
-        raise MeasurementFileError(
-            "logs of Darshan need a package that is not installed",
-            where=str(path),
-            hint="pip install 'treehammer[darshan]'",
-        ) from error
     try:
         with DarshanReport(str(path), read_all=False, dtype="dict") as report:
             return _Log(report).summarize()

@@ -39,7 +39,7 @@ from treehammer.datasets.manifest import (
     digest_file,
 )
 from treehammer.datasets.specs import dataset_specs, rewrite_options
-from treehammer.errors import DatasetError, explain_cache_error, suggest_word
+from treehammer.errors import DatasetError, make_cache_error, suggest_word
 from treehammer.text_formatting import MEGABYTE, ProgressFactory, byte_progress, no_progress
 from treehammer.version import __version__
 
@@ -507,5 +507,4 @@ def _report_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message, hint = explain_cache_error(error)
-        raise DatasetError(message, where=str(error.filename or folder), hint=hint) from error
+        raise make_cache_error(DatasetError, error, folder) from error

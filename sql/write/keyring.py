@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,8 +24,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
-from treehammer.errors import ConfigError, TokenError
-from treehammer.program_output import create_private_file, explain_write_errors
+from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
+from treehammer.errors import ConfigError, StoreError, TokenError
+from treehammer.program_output import create_private_file, explain_write_errors, is_private
 from treehammer.sql.core.access_keys import (
     CAMPAIGN,
     JOB,
@@ -313,19 +313,20 @@ def load_master_keys(path: Path, *, create: bool = True) -> MasterKeys:
 
     Raises:
         ConfigError: they cannot be read or created, other users can read them, or the file is invalid.
+        StoreError: the disk is full.
     """
     where = f"service_key_file {path}"
     try:
         if create and not path.exists():
             _create_master_key(path)
         with path.open(encoding="ascii") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
             lines = stream.read(1000).split()
     except OSError as error:
-        raise ConfigError(f"cannot be read or created ({error.strerror})", where=where) from error
+        kind = StoreError if error.errno in DISK_FULL_ERRNOS else ConfigError
+        raise kind(f"cannot be read or created ({error.strerror})", where=where) from error
     except UnicodeDecodeError:
         lines = []
-    if stat.S_IMODE(mode) & 0o077:
+    if not is_private(path):
         raise ConfigError(
             "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
         )
@@ -385,8 +386,7 @@ def describe_key_state(row: AccessKeyRow, masters: MasterKeys | None) -> str:
         return "other master key"
     if row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
         return "expired"
-    is_previous = masters.is_previous(row.master_key_fingerprint)
-    return "active, previous master key" if is_previous else "active"
+    return "active" + ", previous master key" * masters.is_previous(row.master_key_fingerprint)
 
 
 def _create_master_key(path: Path) -> None:

@@ -11,11 +11,13 @@ import difflib
 import errno
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.util import find_spec
+from pathlib import Path
 
 #: Errors of the operating system on a cache -> message and remedy.
 _CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
@@ -60,6 +62,7 @@ EXTRA_OF_MODULE = {
     "oracledb": "oracle",
     "weasyprint": "pdf",
     "cryptography": "testbed",
+    "darshan": "darshan",
 }
 
 
@@ -124,10 +127,14 @@ def add_global_options(text: str) -> str:
     return commands.sub(lambda match: f"{match[0]}{options} ", text)
 
 
-def explain_cache_error(error: OSError) -> tuple[str, str]:
-    """Return message and remedy for an error at writing to a cache."""
+def make_cache_error(kind: type[TreehammerError], error: OSError, path: Path) -> TreehammerError:
+    """Make the error of a cache that cannot be written; a full disk is no fault of the command."""
     other = str(error.strerror or error), "Choose another place with --cache-dir."
-    return _CACHE_ERRORS.get(error.errno or 0, other)
+    message, hint = _CACHE_ERRORS.get(error.errno or 0, other)
+    cache_error = kind(message, where=str(error.filename or path), hint=hint)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        cache_error.exit_code = ExitCode.INFRASTRUCTURE
+    return cache_error
 
 
 class TreehammerError(Exception):
@@ -171,9 +178,11 @@ class MissingExtraError(TreehammerError):
 
     def __init__(self, *packages: str) -> None:
         extras = ",".join(EXTRA_OF_MODULE[package] for package in packages)
+        command = [sys.executable, "-m", "pip", "install", f"treehammer[{extras}]"]
+        if not find_spec("pip"):  # as in environments of uv
+            command = ["uv", "pip", "install", "--python", sys.executable, command[-1]]
         super().__init__(
-            f"Python packages are missing: {', '.join(packages)}; "
-            f"run: pip install 'treehammer[{extras}]'"
+            f"Python packages are missing: {', '.join(packages)}; run: {shlex.join(command)}"
         )
 
 

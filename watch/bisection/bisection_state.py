@@ -30,7 +30,7 @@ from treehammer.errors import (
     NothingToDoError,
     SoftwareError,
     SourceError,
-    explain_cache_error,
+    make_cache_error,
     suggest_word,
 )
 from treehammer.hctests.git_repository import Repository
@@ -383,8 +383,7 @@ class CommitBuilder:
                     write_atomically(result, json.dumps({"failure": reason}))
                 reason = json.loads(result.read_text(encoding="utf-8"))["failure"]
         except OSError as error:
-            message, hint = explain_cache_error(error)
-            raise SourceError(message, where=str(error.filename or folder), hint=hint) from error
+            raise make_cache_error(SourceError, error, folder) from error
         if reason:
             raise BuildFailedError(reason)
         return folder

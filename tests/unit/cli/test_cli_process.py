@@ -181,23 +181,19 @@ def test_status_imports_only_required_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "words", "named"),
+    ("hidden", "words", "package", "extra"),
     [
-        ("pyarrow", ("export", "results.csv"), "pyarrow; run: pip install 'treehammer[export]'"),
-        (
-            "starlette,prometheus_client",
-            ("publish", "site"),
-            "prometheus_client; run: pip install 'treehammer[service]'",
-        ),
+        ("pyarrow", ("export", "results.csv"), "pyarrow", "export"),
+        ("starlette,prometheus_client", ("publish", "site"), "prometheus_client", "service"),
     ],
 )
 def test_missing_extra_is_named(
-    tmp_path: Path, hidden: str, words: tuple[str, ...], named: str
+    tmp_path: Path, hidden: str, words: tuple[str, ...], package: str, extra: str
 ) -> None:
     done = run_without(tmp_path, hidden, *words)
     assert done.returncode == 2, done.stderr
-    message = f"treehammer: Python packages are missing: {named}\n"
-    assert done.stderr.startswith(message)
+    assert done.stderr.startswith(f"treehammer: Python packages are missing: {package}; run: ")
+    assert f"{sys.executable} -m pip install 'treehammer[{extra}]'\n" in done.stderr
 
 
 def test_other_missing_modules_keep_their_traceback() -> None:
@@ -209,7 +205,7 @@ def test_other_missing_modules_keep_their_traceback() -> None:
 
 def test_missing_xrootd_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"treehammer\[grid\]"):
+    with pytest.raises(MissingExtraError, match=r"uv pip .*python.*treehammer\[grid\]"):
         xrootd_door.stat_file("root://host//file")
 
 

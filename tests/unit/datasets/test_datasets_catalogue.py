@@ -435,6 +435,7 @@ def test_unusable_cache_is_refused_with_reason(
     ):
         refuse()
     assert "--cache-dir" in caught.value.hint
+    assert caught.value.exit_code == (4 if number == errno.EDQUOT else 2)
     with pytest.raises(SourceError, match=expected), git_repository.hold_cache_lock(tmp_path):
         pass
 
