@@ -58,10 +58,10 @@ def check_settings(settings: Settings) -> None:
             "certificate and key are needed together"
         )
     if settings.serve_behind_proxy:
-        if chain:
+        if chain or settings.serve_without_proxy:
+            other = "a certificate" if chain else "serve_without_proxy"
             raise ConfigError(
-                "a certificate and serve_behind_proxy are mutually exclusive: "
-                "TLS terminates in one place"
+                f"{other} and serve_behind_proxy are mutually exclusive: the proxy meets the clients"
             )
         return
     if settings.serve_user_header:

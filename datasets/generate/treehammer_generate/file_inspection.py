@@ -184,7 +184,7 @@ def check_tree(tree: Any, path: str, name: str) -> Any:
     if not tree:
         raise RequestError(path, f"the tree {name!r} cannot be read")
     if not tree.GetNbranches():
-        raise RequestError(path, f"the tree {name!r} is empty")
+        raise RequestError(path, f"the tree {name!r} has no branches")
     if problem := str(ROOT.treehammer.DescribeForeignBranches(tree)):
         raise RequestError(path, problem)
     return tree

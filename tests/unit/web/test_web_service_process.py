@@ -60,7 +60,8 @@ def test_service_listens_for_this_machine_or_a_proxy(
         ),
         ({"certificate": "chain.pem"}, "serve_certificate_key is missing", ""),
         ({"certificate_key": "key.pem"}, "serve_certificate is missing", ""),
-        ({"behind_proxy": True, **CERTIFICATE}, "mutually exclusive", ""),
+        ({"behind_proxy": True, **CERTIFICATE}, "a certificate and .* exclusive", ""),
+        ({"behind_proxy": True, "without_proxy": True}, "without_proxy and .* exclusive", ""),
         ({"user_header": "X-Remote-User"}, "could send X-Remote-User", "--behind-proxy"),
     ],
 )
