@@ -202,7 +202,6 @@ class PageContext:
     def _template_values(self, request: Request) -> dict[str, Any]:
         root = request.scope.get("root_path", "")
         docs = f"{root}{self.docs}" if self.docs.startswith("/") else self.docs
-        menu = [(name, title, addresses.link_to(name)) for name, title in self.menu.items()]
         path = addresses.requested_path()
         return {
             # A crawler would follow each choice of each view: tens of thousands of addresses.
@@ -215,9 +214,10 @@ class PageContext:
             "min_sortable_rows": arranged_table.MIN_SORTABLE_ROWS,
             "min_filtered_rows": arranged_table.MIN_FILTERED_ROWS,
             "menu": [
-                (name, title, path == address or path.startswith(f"{address}/"))
-                for name, title, address in menu
+                (name, title, f"{path}/".startswith(f"{addresses.link_to(name)}/"))
+                for name, title in self.menu.items()
             ],
+            "path_params": request.path_params,
             "signed_in": bool(session_token(request)),
             "docs": docs and f"{docs.rstrip('/')}/{getattr(request.state, 'help', 'pages')}/",
             "version": __version__,

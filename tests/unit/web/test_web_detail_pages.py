@@ -242,7 +242,8 @@ def test_provenance_names_exact_versions(service: ServiceThread, address: str) -
     text = " ".join(facts.values())
     for exact in (TEMPLATE, "reference-small", "sha256:abc", "hctests/ttree-read", "c" * 40):
         assert exact in text, exact
-    assert TEMPLATE in service.load_page(address)
+    for text in (TEMPLATE, f" · {Path(address).name} – Treehammer</title>"):
+        assert text in service.load_page(address)
 
 
 def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
