@@ -284,7 +284,7 @@ def find_tests(where: str, settings: Settings) -> tuple[str, ...]:
         raise SourceError(
             "neither a folder nor URL@REF:",
             where=mask_credentials(where),
-            hint="Example: .@HEAD:",
+            hint="Example: .@HEAD:. To measure a file: treehammer read FILE.",
         )
     repository, commit = open_repository(match["url"], match["ref"], settings.git_dir)
     below = _check_inside_repository(match["path"], mask_credentials(where))
