@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -363,6 +364,8 @@ def print_findings(manifest: Manifest) -> None:
         click.echo(f"  {name}: {reason}")
     if len(unreadable) > MAX_LISTED_ITEMS:
         print_hint(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
+    if re.search("TBasket|page checksum", " ".join(unreadable.values())):
+        click.echo("Stored bytes are damaged, or too new for this ROOT: copy the files again.")
     if len(unreadable) < branches:
         click.echo('Read the others with branches = "readable".')
     else:

@@ -84,9 +84,9 @@ def open_file(path: str, channel: TextIO, name: str = "") -> Any:
     except OSError:
         file = None
     if not file or file.IsZombie():
-        raise RequestError(path, "cannot be opened as a ROOT file")
+        raise RequestError(path, "cannot be opened as a ROOT file: copy it again")
     if file.TestBit(ROOT.TFile.kRecovered):
-        raise RequestError(path, "was not closed properly by its writer")
+        raise RequestError(path, "was not closed properly, or is damaged: write or copy it again")
     return file
 
 

@@ -168,13 +168,11 @@ def test_unreadable_branches_and_other_trees_are_recorded(
     manifest = add_file(WRITE_FILE)
     assert manifest.tree == "tree"
     assert list(manifest.unreadable_branches) == ["odd"]
-    assert manifest.unreadable_branches["odd"].startswith(
-        "ReadError: entry 0 of odd cannot be read ("
-    )
     print_findings(manifest)
     printed = capsys.readouterr().out
     assert "Other trees: aside; choose one with --tree." in printed
-    assert "ROOT cannot read 1 of 3 branches:\n  odd: ReadError: " in printed
+    assert "ROOT cannot read 1 of 3 branches:\n  odd: ReadError: entry 0 of odd cannot" in printed
+    assert "Stored bytes are damaged, or too new for this ROOT: copy" in printed
 
 
 def test_fields_of_unknown_classes_are_recorded(add_file: AddFile) -> None:
