@@ -270,11 +270,10 @@ class LoadDriver:
 
     def _wait_for_room(self, limit_s: float) -> bool:
         """Wait while too many operations are on their way; False when the load must end."""
-        while len(self._in_flight) >= MAX_IN_FLIGHT and not self._timer.stopped:
-            self._timer.wait(_POLL_S)
-            if self._timer.now() >= limit_s:
-                return False
-        return not self._timer.stopped and self._timer.now() < limit_s
+        timer = self._timer
+        while len(self._in_flight) >= MAX_IN_FLIGHT and not timer.stopped and timer.now() < limit_s:
+            timer.wait(_POLL_S)
+        return not timer.stopped and timer.now() < limit_s
 
 
 def _hold(operation: Operation) -> Operation:
