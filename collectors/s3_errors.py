@@ -165,15 +165,11 @@ _EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
 #: for this request, so its time is that of the clock.
 _CAUSES_BY_MESSAGE = {
     r"expired|valid yet|not yet valid|in the future|date is too old": _CLOCK,
-    r"\bno such key\b|\bcredential is mal-?formed": _UNKNOWN_KEY,
+    r"\bno such key\b|\bcredential is mal-?formed|\baccess key has length\b": _UNKNOWN_KEY,
     r"\binvalid signature\b": _SIGNATURE,
 }
-#: Codes of an authorization that the store cannot read, by its region most often.
-_MALFORMED = (
-    "AuthorizationHeaderMalformed",
-    "AuthorizationQueryParametersError",
-    "AuthorizationParametersError",
-)
+#: A text of an error in JSON, with its name.
+_JSON_TEXT = re.compile(r'"(\w+)"\s*:\s*"([^"\\]*)"')
 
 
 class S3Error(NamedTuple):
@@ -225,10 +221,12 @@ def _find_cause(status: int, code: str, region: str) -> S3Cause:
 
 def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: float) -> S3Cause:
     """Find the cause that a message or the clock names where a code has several; else the cause given."""
-    if cause is _PERMISSION or code == "InvalidRequest":
+    # Malformed authorizations, by the region most often.
+    is_malformed = cause is _WRONG_REGION and code.startswith("Authorization")
+    if cause is _PERMISSION or code in ("InvalidRequest", "InvalidArgument"):
         if abs(behind_s) > MAX_CLOCK_DIFFERENCE_S:
             return _CLOCK
-    elif code not in _MALFORMED or not message or "region" in message.lower():
+    elif not is_malformed or not message or "region" in message.lower():
         return cause
     else:
         cause = _UNSUPPORTED
@@ -247,11 +245,13 @@ def read_code(headers: Any, body: bytes) -> str:
 
 
 def read_fields(body: bytes) -> Dict[str, str]:
-    """Read the elements of an error, named in lower case; empty for a body without, and a web page."""
+    """Read the texts of an error in XML or JSON, named in lower case; empty for others and a web page."""
     try:
         root = parse_xml(body, is_cut=len(body) >= MAX_ERROR_BYTES)
     except XmlError:
-        return {}
+        is_json = body.lstrip().startswith(b"{")
+        texts = _JSON_TEXT.findall(body.decode(errors="replace")) if is_json else ()
+        return {name.lower(): text for name, text in texts}
     elements = () if local_name(root).lower() == "html" else root.iter()
     return {local_name(element).lower(): (element.text or "").strip() for element in elements}
 

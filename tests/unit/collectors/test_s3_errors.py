@@ -67,7 +67,8 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     unknown, wrong = (read(403, "AccessDenied", text).cause.remedy for text in texts)
     assert ("aws_access_key_id" in unknown, "aws_secret_access_key" in wrong) == (True, True)
     nested = b"\n<?xml version='1.0'?><R><E><error><code>ExpiredToken</code></error></E></R>"
-    assert read_error(403, Message(), nested, has_keys=True).cause.kind == "expired"
+    for body in (nested, b'{"Code": "ExpiredToken"}'):
+        assert read_error(403, Message(), body, has_keys=True).cause.kind == "expired"
     plain = b"Client sent an HTTP request to an HTTPS server.\n"
     assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy
 
@@ -82,6 +83,7 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
         ("AuthorizationQueryParametersError", "the region 'us-east-1' is wrong", "region"),
         ("AuthorizationQueryParametersError", "the Credential is mal-formed", "refused"),
         ("AuthorizationQueryParametersError", "X-Amz-Algorithm only supports", "unsupported"),
+        ("InvalidArgument", "Credential access key has length 20, should be 32", "refused"),
     ],
 )
 def test_texts_decide_between_causes_of_one_code(code: str, text: str, kind: str) -> None:
