@@ -134,8 +134,7 @@ def test_commands_are_compared_until_decided(
     assert done.return_value == ExitCode.REGRESSION, done.output
     verdicts = {(row["metric"], row["verdict"]) for row in json.loads(done.stdout)}
     assert ("cpu_per_event_s", "slower") in verdicts
-    words = ("A", "B", "--axis", "command", "--campaign", "last")
-    compared = call_command("compare", settings, *words)
+    compared = call_command("compare", settings, "A", "B", "--axis=command", "--campaign=last")
     assert "CPU time per run than command=A" in compared.stdout
     assert "ms/run" in compared.stdout
     assert f"Runs A: {sides[0]}; B: {sides[1]}." in compared.stderr

@@ -206,6 +206,7 @@ PATTERNS = {"time": "(?P<second>x)", "clock": "x", "begin": "(?P<request>x)", "e
         ({**PATTERNS, "clock": "%c"}, "format.clock = '%c': not a format of strptime"),
         ({**PATTERNS, "operations": {"GET": "READ"}}, "expected a table with values like [a-z]"),
         ({**PATTERNS, "moved": {"GET": "all"}}, "values like answer|size|difference"),
+        ({**PATTERNS, "failures": {"404": "lost"}}, "|not-found|"),
     ],
 )
 def test_invalid_formats_are_refused(value: Any, message: str) -> None:

@@ -152,11 +152,9 @@ class LineReader:
             if instant is None:
                 return None
             self._known_second, self._known_us = second, instant
-        fraction = groups.get("fraction")
         # Servers in Java write a comma.
-        return self._known_us + (
-            round(float(f"0.{fraction.lstrip('.,')}") * 1e6) if fraction else 0
-        )
+        digits = (groups.get("fraction") or "").lstrip(".,")
+        return self._known_us + round(float(f"0.{digits}") * 1e6)
 
 
 def parse_time(text: str, clock: str) -> Optional[int]:
@@ -240,7 +238,8 @@ XROOTD = LineFormat(
 _TABLES: Mapping[str, str] = {
     "operations": "[a-z][a-z0-9_]{0,31}",
     "moved": "answer|size|difference",
-    "failures": "[a-z][a-z-]{0,31}",
+    "failures": "credential|no-space|not-found|not-permitted|not-supported|other|redirect-limit|"
+    "refused|reset|server-error|stalled|timeout|unfinished|wrong-data",
 }
 
 
