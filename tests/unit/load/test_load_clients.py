@@ -336,9 +336,7 @@ def end_flight(client: Client, operation: Operation, note: Callable[[], object] 
         ("cp: cannot create regular file 'x': Permission denied", "not-permitted"),
         ("cp: error writing 'x': No space left on device", "no-space"),
         ("Segmentation fault", "other"),
-        ("OSError: Failed to open file: [ERROR] Operation expired", "timeout"),
         ("OSError: Failed to open file: [FATAL] Redirect limit has been reached", "redirect-limit"),
-        ("TNetXNGFile::Open: [FATAL] Connection error; ", "refused"),
         ("ClientConnectorError: Cannot connect to host 127.0.0.1:21181 ssl:default", "refused"),
         (
             "ClientResponseError: 403, message='Forbidden', url='http://host/f2.root'",

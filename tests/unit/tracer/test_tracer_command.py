@@ -169,6 +169,7 @@ def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -
         ("sh -c 'kill -9 $$'", "killed", "sh ended with signal 9"),
         ("sh -c 'exit 137'", "killed", "sh ended with exit code 137"),
         ("no-such-program", "start", "no-such-program cannot be started"),
+        ("./script", "start", "Exec format error. A script names its interpreter"),
         ("cat 'x", "start", "No closing quotation"),
         ("", "bad-job", "names no command"),
     ],
@@ -176,6 +177,7 @@ def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -
 def test_failing_command_is_recorded(tmp_path: Path, command: str, kind: str, message: str) -> None:
     def perform() -> tuple[dict[str, Any], dict[str, Any]]:
         os.chdir(tmp_path)
+        Path("script").touch(0o755)
         report = PayloadReport()
         with pytest.raises(PayloadError) as failure:
             command_payload.perform_task(make_task(tmp_path, command=command), report)

@@ -224,12 +224,10 @@ class CommandRunner:
             except recorder.RecorderError as error:
                 missing = str(error)
         output = OutputReader() if is_first else None
-        counters: List[Dict[str, Any]] = []
         try:
             done = self._run(self._command, environment, output, is_sampled=is_first)
         finally:
-            if output:
-                counters = output.finish()
+            counters = output.finish() if output else []
         if is_first:  # of a failing command, too
             self.trace = CommandTrace(
                 self.text, self._command[0], self._environment, done, self._notes, missing, counters
@@ -253,8 +251,7 @@ class CommandRunner:
         *,
         is_sampled: bool,
     ) -> CommandRun:
-        program = command[0]
-        path = shutil.which(program, path=environment.get("PATH")) or program
+        path = shutil.which(command[0], path=environment.get("PATH")) or command[0]
         try:
             return run_command(
                 [path, *command[1:]],
@@ -265,7 +262,11 @@ class CommandRunner:
                 output=output.descriptor if output else None,
             )
         except OSError as error:
-            message = f"{program} cannot be started in {self._folder}: {error.strerror}"
+            is_executable = os.access(os.path.join(self._folder, path), os.X_OK)
+            hint = (
+                ". A script names its interpreter in the first line (#!)" if is_executable else ""
+            )
+            message = f"{command[0]} cannot be started in {self._folder}: {error.strerror}{hint}"
             raise PayloadError("payload", "start", "start", message) from error
 
     def close_turns(self) -> List[FileRead]:
