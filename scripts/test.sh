@@ -13,7 +13,6 @@ if [ -z "${TREEHAMMER_SHARED_DATA:-}" ] && [ -d ../shared/data ]; then
 fi
 case " $* " in
     *" --services "*) more=4 ;;
-    *" tests/unit"*) more=1 ;; # they wait little, and each worker takes 6 s of CPU to collect them
     *) more=3 ;;
 esac
 workers=$(($(nproc) + more))
