@@ -189,7 +189,7 @@ _POSTGRESQL_HINTS = (
     ),
     (
         "statement timeout",
-        "the server ended what took too long",
+        "the server ended a statement that took too long",
         "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0.",
     ),
     (

@@ -238,7 +238,7 @@ class CampaignTracker:
                     if path in self._added:
                         continue
                     measurement = read_record(path, job, attempt, rejected)
-                    # What a cancellation interrupted, or may have, says nothing about the site.
+                    # Executions that a cancellation may have interrupted count against no site.
                     is_over = states.get((job.id, attempt)) in _UNCANCELLED_ENDS
                     failure = measurement and measurement.values.get("failure_class")
                     if measurement and (is_over or failure not in INTERRUPTED_CLASSES):

@@ -194,7 +194,7 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
     """
     first = comparison.first_verdict
     rows = select_decisive_rows(comparison.counts)
-    slower = select_slower_rows(rows)
+    slower = select_slower_rows(comparison.counts)
     effects = [row.largest for row in slower if row.largest is not None]
     return ReleaseCheck(
         id=first.comparison_id,

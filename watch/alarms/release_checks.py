@@ -335,7 +335,9 @@ def _make_check(
 
 def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
     rows = select_decisive_rows(comparison.verdicts)
-    slower = sorted(select_slower_rows(rows), key=lambda row: -abs(row.effect or 0.0))
+    slower = sorted(
+        select_slower_rows(comparison.verdicts), key=lambda row: -abs(row.effect or 0.0)
+    )
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison.verdicts)]
     return replace(
         check,
