@@ -244,7 +244,7 @@ def main() -> None:
         error.show()
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
-        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        cause = error.__cause__  # of Click's error
         state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
@@ -257,13 +257,17 @@ def main() -> None:
         code = ExitCode.OUTPUT_CLOSED
     except OSError as error:
         # A full or read-only disk, or a folder that is missing, can stop any command.
-        place = error.filename
-        if not place:  # a write that fails names no file
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            place = "output or open file"
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python exits with 120 after a retry
         hint = "'treehammer config show' lists the folders that it uses."
-        click.echo(f"treehammer: {place}: {error.strerror}\n  {hint}", err=True)
+        click.echo(f"treehammer: {_name_place(error)}: {error.strerror}\n  {hint}", err=True)
         code = ExitCode.INFRASTRUCTURE
     sys.exit(code)
+
+
+def _name_place(error: OSError) -> str:
+    """Name the file of an error, or standard output on a full disk, to which nothing is written then."""
+    if error.filename:
+        return str(error.filename)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python exits with 120 after a retry
+    return "output or open file"

@@ -222,7 +222,6 @@ class Settings:
 
 _FIELDS = {f.name: f for f in fields(Settings) if "help" in f.metadata}
 SETTING_HELP: Mapping[str, str] = {name: f.metadata["help"] for name, f in _FIELDS.items()}
-SETTING_NAMES: tuple[str, ...] = tuple(_FIELDS)
 #: Parsers of settings that declare none, by their types.
 _PARSERS: Mapping[str, SettingParser] = {
     "Path": parse_path,
@@ -239,7 +238,12 @@ def _parse_value(raw: RawValue) -> Any:
     return (setting.metadata["parse"] or _PARSERS[str(setting.type)])(raw)
 
 
-def _read_config_file(path: Path) -> dict[str, Any]:
+def _file_values(file: Path | str | None, folder: Path) -> Iterator[tuple[RawValue, str]]:
+    if file == "":
+        raise ConfigError("the name of the file is empty", where="--config or TREEHAMMER_CONFIG")
+    path = folder / CONFIG_FILE if file is None else Path(file)
+    if file is None and not path.is_file():
+        return
     try:
         document = parse_toml(read_document(path))
     except OSError as error:
@@ -250,15 +254,15 @@ def _read_config_file(path: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
-    for key in document:
-        if key not in SETTING_NAMES:
-            hint = f"{suggest_word(key, SETTING_NAMES)}Known keys: {', '.join(SETTING_NAMES)}."
+    for key, value in document.items():
+        if key not in _FIELDS:
+            hint = f"{suggest_word(key, _FIELDS)}Known keys: {', '.join(_FIELDS)}."
             if key.startswith("serve_oidc_"):
                 hint = (
                     "A proxy signs people in; serve_user_header names its header: docs/service.md."
                 )
             raise ConfigError(f"unknown key {key!r}", where=str(path), hint=hint)
-    return document
+        yield RawValue(key, value, f"{path}: {key}", path.resolve().parent), str(path)
 
 
 def _current_folder() -> Path:
@@ -298,13 +302,8 @@ def load_settings(
     }
     sources = dict.fromkeys(values, "default")
     file = environ.get("TREEHAMMER_CONFIG") if config is None else config
-    if file == "":
-        raise ConfigError("the name of the file is empty", where="--config or TREEHAMMER_CONFIG")
-    path = folder / CONFIG_FILE if file is None else Path(file)
-    contents = _read_config_file(path) if file is not None or path.is_file() else {}
-    where = path.resolve().parent
     assignments = [
-        *((RawValue(n, v, f"{path}: {n}", where), str(path)) for n, v in contents.items()),
+        *_file_values(file, folder),
         *_environment_values(environ, folder),
         *_flag_values(flags or {}, folder),
     ]
@@ -316,7 +315,7 @@ def load_settings(
 
 
 def _environment_values(environ: Mapping[str, str], folder: Path) -> Iterator[tuple[RawValue, str]]:
-    for name in SETTING_NAMES:
+    for name in _FIELDS:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if variable in environ:
             value = environ[variable]

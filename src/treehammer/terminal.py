@@ -58,8 +58,6 @@ class TextTable:
 class Note(str):
     """Line below or above a table that goes to standard error beside JSON and CSV."""
 
-    __slots__ = ()
-
 
 Block = str | TextTable
 
@@ -113,7 +111,8 @@ def prints_rows(
         empty: sentence on standard error if there are no rows.
         keys: description of keys that ``columns`` does not hold, because they depend on the data.
     """
-    documented = ", ".join(filter(None, [", ".join(column.key for column in columns), keys]))
+    known = [column.key for column in columns]
+    documented = ", ".join(filter(None, [*known, keys])) or "the keys of --json"
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -123,18 +122,15 @@ def prints_rows(
             "column_names",
             type=NAMES,
             default="",
-            help=f"Print only these columns, in any form, of: {documented or 'the keys of --json'}.",
+            help=f"Print only these columns, in any form, of: {documented}.",
         )
         @functools.wraps(function)
         def wrapper(
             *args: Any, as_json: bool, as_csv: bool, column_names: tuple[str, ...], **kwargs: Any
         ) -> int:
-            if columns and not keys:
-                _COLUMN.require(column_names, [column.key for column in columns], "--columns")
-            if as_json and as_csv:
-                raise click.UsageError("--json and --csv are mutually exclusive.")
-            form = JSON if as_json else CSV if as_csv else TABLE
-            choice = _OutputChoice(form, column_names)
+            if known and not keys:
+                _COLUMN.require(column_names, known, "--columns")
+            choice = _OutputChoice(_choose_form(as_json, as_csv), column_names)
             click.get_current_context().meta[_OutputChoice.__name__] = choice
             result = function(*args, **kwargs)
             if isinstance(result, int):  # the exit code of a command that has printed its parts
@@ -148,6 +144,14 @@ def prints_rows(
         return wrapper
 
     return decorate
+
+
+def _choose_form(as_json: bool, as_csv: bool) -> str:
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv are mutually exclusive.")
+    if as_csv:
+        return CSV
+    return JSON if as_json else TABLE
 
 
 def option_group(
@@ -192,12 +196,8 @@ def _find_choice() -> _OutputChoice:
 def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> None:
     """Print an output of the running command in the form that its user chose.
 
-    Commands that print more than one output call it; that of the others is printed by
-    :func:`prints_rows`.
-
-    Args:
-        output: the output.
-        columns: of the command.
+    Commands that print more than one output call it with their columns; that of the others is printed
+    by :func:`prints_rows`.
     """
     choice = _find_choice()
     rows = [row if isinstance(row, Mapping) else asdict(row) for row in output.rows]
@@ -208,25 +208,24 @@ def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> 
         click.echo(json.dumps(output.document, indent=1, default=str))
     elif choice.form != TABLE:
         print_rows(rows, columns, form=choice.form)
-    else:
-        table = [TextTable(rows, columns, output.title)] if columns else []
-        print_early(*output.above, *table, *output.below)
-    if choice.names or choice.form != TABLE:
-        blocks = (*output.above, *output.below)
-        print_notes(*(block for block in blocks if isinstance(block, Note)))
+    table = [TextTable(rows, columns, output.title)] if columns else []
+    print_early(*output.above, *table, *output.below)
     print_notes(*output.notes)
     print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
 
 
 def print_early(*blocks: Block) -> None:
-    """Print lines and tables for people before the running command returns its output."""
+    """Print lines and tables before the running command returns its output; notes alone beside data."""
     choice = _find_choice()
-    if choice.form == TABLE and not choice.names:
-        for block in blocks:
-            if isinstance(block, str):
-                print_hint(block)
-            else:
-                print_table(block.rows, block.columns, block.title)
+    for block in blocks:
+        if isinstance(block, Note):
+            print_notes(block)
+        elif choice.form != TABLE or choice.names:
+            continue
+        elif isinstance(block, str):
+            print_hint(block)
+        else:
+            print_table(block.rows, block.columns, block.title)
 
 
 def print_notes(*lines: str) -> None:

@@ -31,7 +31,6 @@ from treehammer.terminal import (
     TEST,
     Block,
     CommandOutput,
-    Note,
     PathType,
     TextTable,
     add_options,
@@ -372,10 +371,7 @@ def _print_verdict(
     from treehammer.analysis.cli import comparison_output
 
     blocks = comparison_output.describe_comparisons(results, names, verbose=verbose)
-    if output_form() == TABLE:
-        print_early(*blocks)
-    else:
-        print_notes(*(block for block in blocks if isinstance(block, Note)))
+    print_early(*blocks)
     print_notes(*sentences, *_describe_details(results, campaign))
 
 
