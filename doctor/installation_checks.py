@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from treehammer.config import Settings
-from treehammer.errors import NothingToDoError, TreehammerError
+from treehammer.errors import NothingToDoError, TreehammerError, make_install_command
 from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.engine.database_setup import REVISION
 from treehammer.sql.read.reader import ResultsReader
@@ -175,11 +175,10 @@ def _check_group(extra: str, requirements: Mapping[str, str]) -> Diagnosis:
     state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
     if not old:
         state, finding = _judge_presence(versions, is_optional=bool(extra))
-    part, package = "packages", PACKAGE
-    if extra:
-        part, package = f"packages [{extra}]", f"'{PACKAGE}[{extra}]'"
-    remedy = "" if state is DiagnosisState.OK else f"Run: pip install {package}"
-    return Diagnosis(part, state, finding, remedy)
+    suffix = f"[{extra}]" if extra else ""
+    command = make_install_command(PACKAGE + suffix)
+    remedy = "" if state is DiagnosisState.OK else f"Run: {command}"
+    return Diagnosis(f"packages {suffix}".rstrip(), state, finding, remedy)
 
 
 def _judge_presence(

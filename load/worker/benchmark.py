@@ -166,7 +166,7 @@ def open_client(url: str) -> StorageClient:
     except PayloadError as error:
         uses_xrootd = scheme in ("root", "roots", "xroot", "xroots")
         remedy = (
-            "root:// needs XRootD's client for this Python (pip install xrootd); http(s):// and "
+            "root:// needs XRootD's client for this Python (the package xrootd); http(s):// and "
             "mounted paths need nothing"
             if uses_xrootd
             else "use a folder, http://, https:// or root://"

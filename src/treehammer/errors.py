@@ -37,7 +37,7 @@ _CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
         "Mount it with locks (NFS: lockd), or choose a local place with --cache-dir.",
     ),
 }
-#: Imported module -> extra of ``pip install 'treehammer[EXTRA]'`` that brings it.
+#: Imported module -> extra that brings it.
 EXTRA_OF_MODULE = {
     "htcondor2": "grid",
     "classad2": "grid",
@@ -137,6 +137,14 @@ def make_cache_error(kind: type[TreehammerError], error: OSError, path: Path) ->
     return cache_error
 
 
+def make_install_command(package: str) -> str:
+    """Make the command that installs a package beside this Python's; environments of uv lack pip."""
+    command = [sys.executable, "-m", "pip", "install", package]
+    if not find_spec("pip"):
+        command = ["uv", "pip", "install", "--python", sys.executable, package]
+    return shlex.join(command)
+
+
 class TreehammerError(Exception):
     """An error that the user can understand and act on.
 
@@ -178,12 +186,8 @@ class MissingExtraError(TreehammerError):
 
     def __init__(self, *packages: str) -> None:
         extras = ",".join(EXTRA_OF_MODULE[package] for package in packages)
-        command = [sys.executable, "-m", "pip", "install", f"treehammer[{extras}]"]
-        if not find_spec("pip"):  # as in environments of uv
-            command = ["uv", "pip", "install", "--python", sys.executable, command[-1]]
-        super().__init__(
-            f"Python packages are missing: {', '.join(packages)}; run: {shlex.join(command)}"
-        )
+        command = make_install_command(f"treehammer[{extras}]")
+        super().__init__(f"Python packages are missing: {', '.join(packages)}; run: {command}")
 
 
 class InvalidDocumentError(TreehammerError):

@@ -129,7 +129,7 @@ def test_server_without_ranges_gets_no_score(worker: Path, tmp_path: Path, serve
     [
         ("/no/such/folder", (), "no such folder"),
         ("{served}/a", (), "not-found. The files of the benchmark must lie there: write them"),
-        ("root://127.0.0.1:1//a", (), "pip install xrootd"),
+        ("root://127.0.0.1:1//a", (), "(the package xrootd)"),
         ("ftp://127.0.0.1/a", (), "no client for ftp://"),
         ("{served}/a", ("--make",), "--make writes to a folder"),
     ],

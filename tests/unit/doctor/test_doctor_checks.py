@@ -26,7 +26,7 @@ from treehammer.doctor.installation_checks import (
     InstallationCheck,
     diagnose,
 )
-from treehammer.errors import CatalogueError, ExitCode
+from treehammer.errors import CatalogueError, ExitCode, make_install_command
 from treehammer.sql.write.store import Store
 
 OK, WARNING = DiagnosisState.OK, DiagnosisState.WARNING
@@ -72,7 +72,7 @@ def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert (base.state, base.finding) == (FAILED, "missing: nowhere")
     grid = diagnoses["packages [grid]"]
     assert (grid.state, "instead of >=999" in grid.finding) == (FAILED, True)
-    assert grid.remedy == "Run: pip install 'treehammer[grid]'"
+    assert grid.remedy == f"Run: {make_install_command('treehammer[grid]')}"
     assert diagnoses["packages [a]"].state is NOT_CONFIGURED
 
 
