@@ -29,6 +29,7 @@ def import_sites() -> None:
 )
 @click.option(
     "--storage-type",
+    type=click.UNPROCESSED,  # '' has a meaning
     default="DATADISK",
     show_default=True,
     help="Type of the storage areas that become doors; '' for any on disk.",

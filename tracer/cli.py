@@ -25,7 +25,6 @@ from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     NAMES,
     TABLE,
-    TEXT,
     CommandOutput,
     TextTable,
     on_interrupt,
@@ -100,7 +99,7 @@ _SIDE_COLUMNS = (
     show_default=True,
     help="Counted runs of a single command; the first of several is recorded and not counted.",
 )
-@click.option("--name", type=TEXT, default="", help="Display name of the campaign.")
+@click.option("--name", default="", help="Display name of the campaign.")
 @sequential_options
 @verbose_option
 @prints_rows(*FILE_COLUMNS, keys="those of 'treehammer compare' in a comparison")

@@ -143,7 +143,7 @@ class LazyCommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of that name, shipped or of another package; None without one."""
         if command := COMMANDS.get(cmd_name):
-            return command.load()
+            return _refuse_empty_values(command.load())
         extension: click.Command | None = load_extension(ExtensionGroup.COMMANDS, cmd_name)
         return extension
 
@@ -219,6 +219,18 @@ def cli(context: click.Context, /, config_file: str | None, **flags: Any) -> Non
 
         click.echo(f"TREEHAMMER UNKNOWN - {make_single_line(str(error)).replace('|', '/')}")
         context.exit(3)
+
+
+def _refuse_empty_values(command: click.Command) -> click.Command:
+    """Refuse empty texts of options, as of variables that are not set, also below this command."""
+    from treehammer.terminal import TEXT
+
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.type is click.STRING:
+            parameter.type = TEXT
+    for subcommand in getattr(command, "commands", {}).values():
+        _refuse_empty_values(subcommand)
+    return command
 
 
 def _repeat_options(context: click.Context) -> Iterator[str]:

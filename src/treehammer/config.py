@@ -55,15 +55,15 @@ def _setting(
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help_text})
 
 
-class _Folder:
-    """Folder of a fixed name below another one of the settings."""
+class _PathBelow:
+    """Path of a fixed name below a folder of the settings."""
 
     def __init__(self, base: str, name: str) -> None:
         self._base, self._name = base, name
 
     def __get__(self, settings: Any, _owner: Any) -> Path:
-        folder: Path = getattr(settings, self._base) / self._name
-        return folder
+        path: Path = getattr(settings, self._base) / self._name
+        return path
 
 
 def _xdg_folder(variable: str, fallback: str) -> Path:
@@ -191,33 +191,30 @@ class Settings:
         """Master key file of the results service."""
         return self.service_key_file or self.data_dir / "service.key"
 
-    @property
-    def proxy_key_file(self) -> Path:
-        """Secret that the proxy of the results service sends with each request."""
-        return self.data_dir / "proxy.key"
-
+    #: Secret that the proxy of the results service sends with each request.
+    proxy_key_file = _PathBelow("data_dir", "proxy.key")
     #: Folder with one environment per ROOT release.
-    software_dir = _Folder("cache_dir", "software")
+    software_dir = _PathBelow("cache_dir", "software")
     #: Manifests and login tokens from Rucio.
-    rucio_dir = _Folder("cache_dir", "rucio")
+    rucio_dir = _PathBelow("cache_dir", "rucio")
     #: Folder catalogue of datasets.
-    datasets_dir = _Folder("cache_dir", "datasets")
+    datasets_dir = _PathBelow("cache_dir", "datasets")
     #: Clones and checked-out commits of test repositories.
-    git_dir = _Folder("cache_dir", "git")
+    git_dir = _PathBelow("cache_dir", "git")
     #: Queue of the local batch system.
-    spool_dir = _Folder("data_dir", "spool")
+    spool_dir = _PathBelow("data_dir", "spool")
     #: Inputs and outputs of HTCondor jobs, one folder per pool.
-    htcondor_dir = _Folder("data_dir", "htcondor")
+    htcondor_dir = _PathBelow("data_dir", "htcondor")
     #: Markers of submissions in progress.
-    submissions_dir = _Folder("data_dir", "submissions")
+    submissions_dir = _PathBelow("data_dir", "submissions")
     #: Records of the campaigns uploaded to the results service.
-    uploads_dir = _Folder("data_dir", "uploads")
+    uploads_dir = _PathBelow("data_dir", "uploads")
     #: Commits of libraries, built for searches.
-    builds_dir = _Folder("cache_dir", "builds")
+    builds_dir = _PathBelow("cache_dir", "builds")
     #: States of searches for the build that changed a metric.
-    bisections_dir = _Folder("data_dir", "bisections")
+    bisections_dir = _PathBelow("data_dir", "bisections")
     #: Locks of campaigns that are being resumed.
-    resumptions_dir = _Folder("data_dir", "resumptions")
+    resumptions_dir = _PathBelow("data_dir", "resumptions")
 
 
 _FIELDS = {f.name: f for f in fields(Settings) if "help" in f.metadata}
@@ -257,10 +254,6 @@ def _file_values(file: Path | str | None, folder: Path) -> Iterator[tuple[RawVal
     for key, value in document.items():
         if key not in _FIELDS:
             hint = f"{suggest_word(key, _FIELDS)}Known keys: {', '.join(_FIELDS)}."
-            if key.startswith("serve_oidc_"):
-                hint = (
-                    "A proxy signs people in; serve_user_header names its header: docs/service.md."
-                )
             raise ConfigError(f"unknown key {key!r}", where=str(path), hint=hint)
         yield RawValue(key, value, f"{path}: {key}", path.resolve().parent), str(path)
 

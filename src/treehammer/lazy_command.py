@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 
 import click
 
@@ -26,8 +26,7 @@ class LazyCommand:
 
     def load(self) -> click.Command:
         """Import the command."""
-        module, _, name = self.target.partition(":")
-        command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
+        command: click.Command = resolve_name(f"treehammer.{self.target}")
         if not self.reads_results:
             return command
         from treehammer.submit.cli.command_options import collect_before

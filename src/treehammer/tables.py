@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -22,12 +22,6 @@ Row = Mapping[str, Any]
 
 #: Rows of a long table shown on a page, and of any table; CSV and JSON hold all.
 MAX_SHOWN_ROWS, MAX_PAGE_ROWS = 100, 500
-
-
-class HasHTML(Protocol):
-    """Content that renders itself as HTML, as Markup does."""
-
-    def __html__(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class TableColumn:
     detail: Callable[[Row], str] = field(default=lambda _: "")
     bar: Callable[[Row], float | None] = field(default=lambda _: None)
     cell_tooltip: Callable[[Row], str] = field(default=lambda _: "")
-    draw: Callable[[Row], HasHTML] | None = None
+    draw: Callable[[Row], Any] | None = None
     is_low_first: bool = False
     sort_key: str = ""
     hidden: bool = False

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -289,11 +289,9 @@ class NameType(TextType):
 
         flags = dict(ctx.find_root().params)
         before, comma, begun = incomplete.rpartition(",")
-        module, _, function = self._target.partition(":")
         try:
             settings = config.load_settings(flags, config=flags.pop("config_file", None))
-            list_names = getattr(import_module(f"treehammer.{module}"), function)
-            names: Iterable[str] = list_names(settings)
+            names: Iterable[str] = resolve_name(f"treehammer.{self._target}")(settings)
             return [
                 CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(begun)
             ]

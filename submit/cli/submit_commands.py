@@ -29,7 +29,6 @@ from treehammer.terminal import (
     SITE,
     TABLE,
     TEST,
-    TEXT,
     CommandOutput,
     PathType,
     on_interrupt,
@@ -120,7 +119,7 @@ request_options = option_group(
         metavar="SITES",
         help="Sites whose jobs run on these servers.",
     ),
-    click.option("--name", type=TEXT, default="", help="Display name of the campaign."),
+    click.option("--name", default="", help="Display name of the campaign."),
     definition_options,
     submission_click_options,
 )

@@ -174,6 +174,8 @@ def test_unknown_name_suggests_the_nearest() -> None:
     ):
         with pytest.raises(click.BadParameter, match=message):
             kind.convert(value, click.Option(["--site"]), None)
+    result = CliRunner().invoke(cli, ["db", "quarantine", "--reason=x", "--key", ""])
+    assert "Invalid value for '--key': name a value; this is empty." in result.output
 
 
 def test_short_values_are_not_wrapped(
