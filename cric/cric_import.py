@@ -25,6 +25,7 @@ from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.document_problems import list_problems
+from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.sites.site_model import SITES_TABLES, Door, Site, find_prefix_error
 from treehammer.submit.sites.sites_file import is_valid_name
 
@@ -116,7 +117,7 @@ class CricImport:
     """Import of the sites of CRIC documents, except those without a door that ROOT can open.
 
     Raises:
-        ConfigError: a file cannot be read, or is not one of the supported documents.
+        ConfigError: a file cannot be read or is not one of the supported documents, or an option is wrong.
     """
 
     def __init__(self, files: Iterable[Path], options: CricOptions) -> None:
@@ -124,6 +125,10 @@ class CricImport:
         #: A line for each entry that is left out.
         self.skipped: list[str] = []
         self._options = options
+        texts = {"pool": options.pool, "requirements": options.requirements}
+        for problem in list_problems(Site, texts, SITES_TABLES):
+            if problem.path[0] in texts:
+                raise ConfigError(problem.text, where=f"--{problem.path[0]}")
         self._entries: dict[str, dict[str, _Entry]] = {kind: {} for kind in _KINDS}
         for file in files:
             for name, entry in _read_entries(file).items():
@@ -153,7 +158,7 @@ class CricImport:
         return elements
 
     def _skip(self, subject: str, reason: str) -> None:
-        self.skipped.append(f"{subject}: {reason}")
+        self.skipped.append(mask_credentials(f"{subject}: {reason}"))
 
     def _add_entry(self, name: str, content: Mapping[str, Any], file: Path) -> None:
         kind = next((kind for kind in _KINDS if kind in content), None)
@@ -170,8 +175,8 @@ class CricImport:
             self._entries[kind][name] = _Entry.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            key, value = ".".join(map(str, first["loc"])), repr(first["input"])[:60]
-            self._skip(name, f"invalid value of {key}: {value}; correct it in {file}")
+            key, value = ".".join(map(str, first["loc"])), mask_credentials(repr(first["input"]))
+            self._skip(name, f"invalid value of {key}: {value[:60]}; correct it in {file}")
 
     def _add_storage_doors(self) -> None:
         for name, area in self._entries[_STORAGE].items():

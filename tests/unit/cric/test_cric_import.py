@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from treehammer.collectors.storage_access import find_scheme
 from treehammer.cric import cric_import
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, TreehammerError
 from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import (
@@ -109,11 +109,6 @@ def test_requirements_replace_compute_elements() -> None:
     assert not any(site.grid_resource for site in sites)
 
 
-def test_site_without_selector_is_reported() -> None:
-    skipped = "\n".join(import_documents("ddmendpoint").skipped)
-    assert "EXAMPLE-T2: imported without a batch selector" in skipped
-
-
 def test_storage_type_and_path_prefix_are_applied() -> None:
     options = cric_import.CricOptions("p", "x", "SCRATCHDISK", "/treehammer/")
     site = import_documents("ddmendpoint", options=options).sites[0]
@@ -143,16 +138,20 @@ def test_usable_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
         {"endpoint": "root://eos.example.net:99999/", "path": "/eos/"},
         {"endpoint": "root://me:secret@eos.example.net/", "path": "/eos/"},
         {"endpoint": "root://eos.example.net/", "path": "/line\nbreak"},
+        {"endpoint": "srm://me:secret@eos.example.net/"},
     ]
     entry["se_flavour"] = "EOS\n5"
     file = tmp_path / "ddmendpoint.json"
-    others = {"E": entry | {"arprotocols": {}}, "a": {"b": 1}}
+    others = {"E": entry | {"arprotocols": {}}, "F": {"arprotocols": "srm://me:secret@h"}, "a": {}}
     file.write_text(json.dumps({"EXAMPLE-T2_DATADISK": entry, **others}))
     imported = cric_import.CricImport([file], GRID)
     (site,) = imported.sites
     unusable = "EXAMPLE-T2_DATADISK: door at eos.example.net: prefix contains a"
     assert {
         "E: has no protocol for reading",
+        "EXAMPLE-T2: imported without a batch selector; add requirements or grid_resource",
+        "EXAMPLE-T2_DATADISK: srm://***@eos.example.net/: not supported by ROOT",
+        f"F: invalid value of arprotocols: 'srm://***@h'; correct it in {file}",
         "a: unknown kind of entry",
         f"{unusable} password, which every measurement would show (expected none)",
         f"{unusable} space (expected %20)",
@@ -174,7 +173,6 @@ def test_usable_doors_are_imported_as_jobs_read_them(tmp_path: Path) -> None:
         ("[]", "not a supported CRIC document"),
         ("{}", "not a supported CRIC document"),
         ('{"a": 1}', "not a supported CRIC document"),
-        ("3", "not a supported CRIC document"),
         (None, "cannot be read"),
     ],
 )
@@ -202,7 +200,11 @@ def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
         CliRunner().invoke(verbs, [*arguments, "-o", str(output)], catch_exceptions=False)
 
 
-def test_documents_without_sites_are_refused() -> None:
-    arguments = ["import", "cric", str(DATA / "site.json")]
-    with pytest.raises(NothingToDoError):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--path-prefix=x", "no site in"), ("--pool=a b", "--pool: 'a b'")],
+)
+def test_documents_without_sites_and_wrong_options_are_refused(option: str, message: str) -> None:
+    arguments = ["import", "cric", str(DATA / "site.json"), option]
+    with pytest.raises(TreehammerError, match=message):
         CliRunner().invoke(verbs, arguments, catch_exceptions=False)
