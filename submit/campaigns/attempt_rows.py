@@ -223,12 +223,8 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
         return "", ""
     failure_class, reason = _classify_loss(attempt, sandbox)
     arrivals = f"{returned} of {job.planned_measurements} measurements arrived"
-    return failure_class, f"{arrivals}{_name_host(attempt, reason)}: {reason}"
-
-
-def _name_host(attempt: AttemptStatus, reason: str) -> str:
-    """Name the host of an attempt; '' if it is unknown or the reason names it."""
-    return f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+    host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+    return failure_class, f"{arrivals}{host}: {reason}"
 
 
 def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:

@@ -234,7 +234,11 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = _list_remote_jobs(tracker, campaign)
+        jobs = [
+            job
+            for job in tracker.store.jobs(campaign.id)
+            if job.batch_system != LOCAL_BATCH and not job.is_external
+        ]
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
@@ -264,12 +268,6 @@ class ExclusionGuard:
         )
         self._uses = now_us, uses
         return uses
-
-
-def _list_remote_jobs(tracker: CampaignTracker, campaign: CampaignRow) -> list[JobRow]:
-    """List the jobs that this installation submitted to other queues than its own."""
-    jobs = tracker.store.jobs(campaign.id)
-    return [job for job in jobs if job.batch_system != LOCAL_BATCH and not job.is_external]
 
 
 def find_excluded_jobs(

@@ -61,6 +61,9 @@ SUBMITTER_GRACE_S = 120.0
 #: Seconds for which the jobs of an interrupted submission can be queued.
 RESUMABLE_S = 30 * DAY_US / 1e6
 _UNCANCELLED_ENDS = (JobState.DONE.value, JobState.LOST.value)
+_SUBMITTED_ELSEWHERE = (
+    "jobs submitted from another data folder or machine are shown as at the last status there"
+)
 _DESCRIPTIONS = "jobs.json"
 _RENDERED_PREFIX = "rendered-"
 
@@ -97,7 +100,7 @@ class CampaignTracker:
         self._rejections: list[str] = []
         self._counted: dict[str, int] = {}
         self._unanswered: dict[str, BatchError] = {}
-        self._unknown_systems: dict[str, str] = {}
+        self._unread_jobs: dict[str, str] = {}
 
     def refresh_jobs(self, campaign: CampaignRow) -> list[JobRow]:
         """Bring job states and attempts up to date and return all jobs.
@@ -123,7 +126,7 @@ class CampaignTracker:
         stored = {(a.job_id, a.number): a for a in self.store.attempts(open_jobs)}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id)
-        for job, status, batch in self._query_jobs(open_jobs.values()):
+        for job, status, batch in self._query_jobs(campaign, open_jobs.values()):
             if status is not None:
                 state = status.state.value
                 # The same object if unchanged, as most of ten thousand are.
@@ -155,20 +158,33 @@ class CampaignTracker:
         return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def _query_jobs(
-        self, jobs: Collection[JobRow]
+        self, campaign: CampaignRow, jobs: Collection[JobRow]
     ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
-        """Yield the jobs of every batch system that answers, with their status, None if unknown."""
+        """Yield the jobs of every batch system that answers, with their status, None if unknown.
+
+        Unknown jobs of a campaign without files here are left to the installation that submitted it.
+        """
         for name, group in group_by_batch_system(jobs):
             try:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                queued = _fill_batch_ids(group, batch)
+                # A killed submitter could not store them.
+                missing = [job.id for job in group if not job.batch_id]
+                batch_ids = batch.find(missing) if missing else {}
+                queued = [
+                    replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in group
+                ]
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
                 continue
             self._unanswered.pop(name, None)
+            unknown = {job for job in queued if job.batch_id and job.batch_id not in statuses}
+            is_recent = (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
+            if unknown and is_recent and campaign.id not in batch.list_campaigns():
+                self._unread_jobs[name] = f"{name}: {_SUBMITTED_ELSEWHERE}"
+                queued = [job for job in queued if job not in unknown]
             yield from ((job, statuses.get(job.batch_id), batch) for job in queued)
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
@@ -197,7 +213,7 @@ class CampaignTracker:
                     lines += describe_holds(batch.query(batch_ids).values())
             except BatchError as error:
                 lines.append(str(error))
-        return list(dict.fromkeys((*lines, *self.describe_unknown_batch_systems())))
+        return list(dict.fromkeys((*lines, *self.describe_unread_jobs())))
 
     def read_load_steps(self, campaign: CampaignRow) -> list[LoadProgress]:
         """Return the last time step of each load that runs, as :meth:`refresh_jobs` saw the jobs."""
@@ -332,7 +348,7 @@ class CampaignTracker:
         except UnknownBatchSystemError as error:
             if not all(JobState(job.state).is_final for job in jobs):
                 raise
-            self._unknown_systems[name] = f"{error.message}: the output of its jobs is not read"
+            self._unread_jobs[name] = f"{error.message}: the output of its jobs is not read"
             return None
 
     def sandboxes(self, job: JobRow) -> Mapping[int, Path]:
@@ -340,9 +356,9 @@ class CampaignTracker:
         batch = self.find_batch_system(job.batch_system, [job])
         return batch.sandboxes(job.batch_id) if batch else {}
 
-    def describe_unknown_batch_systems(self) -> list[str]:
-        """List the unknown batch systems of ended jobs, a line each."""
-        return list(self._unknown_systems.values())
+    def describe_unread_jobs(self) -> list[str]:
+        """List the batch systems of jobs whose files are not read here, a line each."""
+        return list(self._unread_jobs.values())
 
     def compute_progress(self, campaign: CampaignRow) -> CampaignCount:
         """Count the campaign's jobs and measurements in the store."""
@@ -368,13 +384,6 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
-
-
-def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
-    """Fill in batch ids that a killed submitter could not store."""
-    missing = [job.id for job in jobs if not job.batch_id]
-    batch_ids = batch.find(missing) if missing else {}
-    return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def collect(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> 
     row = tracker.store.campaign(campaign)
     with on_interrupt("measurements stored so far are kept; the next collect stores the rest"):
         _print_collected(row, tracker.collect_records(row))
-        lines = [*tracker.describe_unknown_batch_systems(), *tracker.act_on_excluded_sites(row)]
+        lines = [*tracker.describe_unread_jobs(), *tracker.act_on_excluded_sites(row)]
         print_remarks([*lines, *tracker.upload_campaign(row, everything=True)])
 
 
@@ -125,7 +125,9 @@ def cancel(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> N
     with on_interrupt(f"jobs may still be ending; see treehammer status {row.id}"):
         count = tracker.cancel(row)
     if not count:
-        raise NothingToDoError("all jobs have ended already", where=row.name)
+        is_over = tracker.compute_progress(row).is_finished
+        problem = "" if is_over else ", ".join(tracker.describe_unread_jobs())
+        raise NothingToDoError(problem or "all jobs have ended already", where=row.name)
     click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
     _print_collected(row, tracker.collect_records(row))
     print_remarks(tracker.upload_campaign(row))
@@ -240,7 +242,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
         freed = 0
         for row in rows:
             freed += campaign_polling.purge_campaign(tracker, row, settings)
-    print_remarks(tracker.describe_unknown_batch_systems())
+    print_remarks(tracker.describe_unread_jobs())
     if not freed:
         raise NothingToDoError("nothing to remove")
     click.echo(f"{format_size(freed)} removed; the measurements are in the database")

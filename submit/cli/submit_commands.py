@@ -319,7 +319,8 @@ def render(
     from treehammer.submit.planning.cost_estimate import find_review
 
     plan = plan_request(request, settings, bars=None)
-    print_remarks([*plan.notes, *find_review(plan, settings).list_reasons()])
+    broken_rules = find_review(plan, settings).broken_rules
+    print_remarks([*plan.notes, *(line for rule in broken_rules for line in rule.lines)])
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = reporting_for_preview(settings, plan.options)
         descriptions = job_rendering.render_jobs(

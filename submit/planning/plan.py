@@ -94,10 +94,6 @@ class PlanReview:
     broken_rules: tuple[BrokenRule, ...]
     notes: tuple[str, ...]
 
-    def list_reasons(self) -> list[str]:
-        """List the reasons of each broken rule."""
-        return [line for rule in self.broken_rules for line in rule.lines]
-
     def refuse_broken_rules(self, where: str) -> None:
         """Refuse a plan that breaks a rule.
 

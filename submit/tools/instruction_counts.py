@@ -331,7 +331,7 @@ def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str]
             if key == "ob":
                 library = shorten_library(name)
             elif key == "fn":
-                function = _shorten_function(name)
+                function = UNNAMED if name.startswith("0x") else name  # an address has no symbol
         elif line.startswith("totals:"):
             stated_total = int(line.split()[1])
     if stated_total != costs.total():
@@ -352,11 +352,6 @@ def _resolve_name(names: dict[str, str], text: str) -> str:
     if name is not None:
         names[number] = name
     return names.get(number, "?")
-
-
-def _shorten_function(name: str) -> str:
-    """Shorten the address of a function without a symbol; others keep their names."""
-    return UNNAMED if name.startswith("0x") else name
 
 
 def shorten_library(path: str) -> str:

@@ -184,6 +184,7 @@ class FakeBatch(BatchSystem):
         self.name = name
         self.folder = folder
         self.jobs = dict(jobs)
+        self.campaigns: Sequence[str] = ()
         self.statuses = {b: JobStatus(b, JobState.QUEUED) for b in jobs.values()}
         self.requeued: dict[str, int] = {}
 
@@ -222,7 +223,7 @@ class FakeBatch(BatchSystem):
         return len(chosen)
 
     def list_campaigns(self) -> Sequence[str]:
-        raise NotImplementedError
+        return self.campaigns
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         held = [
@@ -240,12 +241,6 @@ class FakeBatch(BatchSystem):
         self.statuses |= {b: JobStatus(b, JobState.QUEUED) for b in new.values()}
         return new
 
-    def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        return ()
-
-    def purge(self, batch_ids: Iterable[str]) -> int:
-        raise NotImplementedError
-
     def set_status(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
         self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
 
@@ -262,6 +257,7 @@ class TrackingHarness:
         self.ids = [job.spec.job_id for job in self.plan.jobs]
         jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
         self.batch = FakeBatch(folder / "batch", jobs)
+        self.batch.campaigns = [self.campaign.id]
 
     @property
     def tracker(self) -> CampaignTracker:

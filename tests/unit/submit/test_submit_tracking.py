@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
+from treehammer.submit.campaigns.tracker import RESUMABLE_S, SUBMITTER_GRACE_S, StagedSubmissions
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(
@@ -234,12 +234,17 @@ def test_unqueued_jobs_are_lost_after_grace_period(scene: TrackingHarness) -> No
     assert scene.read_failures() == ["submission"]
 
 
-def test_removed_queue_loses_running_jobs_only(scene: TrackingHarness) -> None:
+@pytest.mark.parametrize("is_here", [True, False])
+def test_removed_queue_loses_running_jobs_only(scene: TrackingHarness, is_here: bool) -> None:
     for position in (1, 2):
         scene.write_record(0, position)
     scene.end_job(JobState.DONE)
     scene.start_job(1)
     scene.batch.statuses.clear()
+    if not is_here:
+        scene.batch.campaigns = []
+        assert scene.refresh() == ["done", "running"], "its submitter follows it"
+        scene.now_us += int(RESUMABLE_S * 1e6)
     assert scene.refresh() == ["done", "lost"]
     (row,) = scene.read_attempts(1)
     assert (row.failure_class, row.started_us) == ("lost", CREATED_US + 1)
