@@ -10,7 +10,7 @@ from typing import Any
 
 from treehammer.web.figures import chart_parts as vega
 from treehammer.web.figures.figure_layout import (
-    GRID_COLOR,
+    EQUAL_COLOR,
     NUMBER_COLOR,
     THEME,
     FigureLayout,
@@ -263,7 +263,7 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]
     # Larger differences would leave the others without colors.
     reach = max(differences[int(_COLORED_SHARE * (len(differences) - 1))], 1.0)
     reach = float(f"{reach:.2g}")
-    ends = [_WORSE_COLOR, GRID_COLOR, _BETTER_COLOR]
+    ends = [_WORSE_COLOR, EQUAL_COLOR, _BETTER_COLOR]
     colors: vega.Specification = {
         "type": "linear",
         "domain": [-reach, 0, reach],
@@ -293,7 +293,7 @@ def _layer_limited_heat(
     """Color ratios by the limit, which is gray, and write them into their cells."""
     limit = layout.limit or 1.0
     reach = max((max(mark.y / limit, limit / mark.y) for mark in layout.marks), default=1.0)
-    ends = [_BETTER_COLOR, GRID_COLOR, _WORSE_COLOR]
+    ends = [_BETTER_COLOR, EQUAL_COLOR, _WORSE_COLOR]
     colors: vega.Specification = {
         "type": "log",
         "domain": [limit / max(reach, 1.1), limit, limit * max(reach, 1.1)],

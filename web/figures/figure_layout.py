@@ -21,8 +21,8 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross
 DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (9, 4), (3, 3), (8, 3, 2, 3))
 #: Colors of texts and of grid lines; pages replace them by their own.
 INK_COLOR, GRID_COLOR = "#1d2329", "#d9dee3"
-#: Color of numbers on light cells; pages replace it, too, with the color of the cells.
-NUMBER_COLOR = "#1d2328"
+#: Colors of numbers on light cells and of cells without a difference; pages replace them together.
+NUMBER_COLOR, EQUAL_COLOR = "#1d2328", "#d9dee2"
 
 #: Configuration of Vega-Lite for all charts.
 THEME: Mapping[str, Any] = {

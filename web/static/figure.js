@@ -1,7 +1,9 @@
 // Draw the charts of a page with Vega-Lite, once they are visible, from JSON beside them.
 
-/** Colors of a chart's texts and grid, which are replaced by the page's. */
-const COLORS = { "#1d2329": "--ink", "#1d2328": "--ink", "#d9dee3": "--line" };
+/** Colors of a chart's texts and grid, which are replaced by the page's: on paper they change with it. */
+const COLORS = { "#1d2329": "var(--ink)", "#d9dee3": "var(--line)" };
+/** Colors of cells and of their numbers, which Vega mixes: they are read when the chart is drawn. */
+const CELL_COLORS = { "#1d2328": "--ink", "#d9dee2": "--line" };
 const SVG = "http://www.w3.org/2000/svg";
 /** Narrower panels lie below each other; space between panels, and for the axis beside them. */
 const PANEL_WIDTH = 300, GAP = 36, AXIS_WIDTH = 64;
@@ -64,7 +66,8 @@ class Chart {
   /** The specification for a width, with the page's colors or with those of files. */
   specification(width, { own = false } = {}) {
     let text = this.text;
-    if (!own) for (const [from, to] of Object.entries(COLORS)) text = text.replaceAll(`"${from}"`, JSON.stringify(color(to)));
+    const colors = Object.entries(CELL_COLORS).map(([from, name]) => [from, color(name)]).concat(Object.entries(COLORS));
+    if (!own) for (const [from, to] of colors) text = text.replaceAll(`"${from}"`, JSON.stringify(to));
     const spec = JSON.parse(text);
     if (!own) spec.config.background = null;
     spec.config.font = own ? spec.config.font : getComputedStyle(document.body).fontFamily;

@@ -147,7 +147,7 @@ def test_heat_map_colors_differences_from_the_median_of_the_row() -> None:
     (layer,) = chart["layer"]
     scale = layer["encoding"]["color"]["scale"]
     # More is worse, and equal differences have equal colors in both directions.
-    assert scale["range"] == ["#14639b", "#d9dee3", "#b8431a"]
+    assert scale["range"] == ["#14639b", "#d9dee2", "#b8431a"]
     assert scale["domain"][0] == -scale["domain"][2]
     assert "[1.0, 10.0][datum.s]" in json.dumps(layer["transform"])
     negative = chart_figure(lay_out([[mark(-1.0), mark(1.0)]], **options))
