@@ -59,8 +59,8 @@ _MAX_UNBROKEN = 30
 _EXECUTIONS = TableColumn("executions", "executions", is_number=True)
 
 
-def _mean_column(metric: str, title: str) -> TableColumn:
-    unit, heading = find_display_unit(metric), head_unit(metric)
+def _mean_column(metric: str, title: str, work: str) -> TableColumn:
+    unit, heading = find_display_unit(metric), head_unit(metric, work=work)
 
     def write(spread: MeanAndRms) -> str:
         return format_mean_and_rms(unit.convert(spread.mean), unit.convert(spread.rms))
@@ -69,17 +69,17 @@ def _mean_column(metric: str, title: str) -> TableColumn:
 
 
 #: Averaged metrics, over usable timed executions only.
-MEAN_COLUMNS = (
-    _mean_column("cpu_per_event_s", "CPU"),
-    _mean_column("wall_per_event_s", "wall"),
-    _mean_column("loop_wall_s", "loop"),
-    _mean_column("eff_job", "eff_job"),
-    _mean_column("eff_payload", "eff_payload"),
-    _mean_column("eff_loop", "eff_loop"),
-    _mean_column("bytes_read", "read"),
-    _mean_column("read_calls", "read calls"),
-    _mean_column("max_rss_bytes", "memory"),
-)
+MEAN_TITLES = {
+    "cpu_per_event_s": "CPU",
+    "wall_per_event_s": "wall",
+    "loop_wall_s": "loop",
+    "eff_job": "eff_job",
+    "eff_payload": "eff_payload",
+    "eff_loop": "eff_loop",
+    "bytes_read": "read",
+    "read_calls": "read calls",
+    "max_rss_bytes": "memory",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _name_sites(row: Row) -> str:
 def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
     variant = parse_variant(group.rows[0]["variant"])
     label_axes = tuple(axis for axis in axes if axis in dict(variant.values))
-    spreads = {column.key: group.mean_and_rms(column.key) for column in MEAN_COLUMNS}
+    spreads = {name: group.mean_and_rms(name) for name in MEAN_TITLES}
     return ExecutionCell(
         place=str(group.key[0]),
         variant=variant.label(label_axes) if label_axes else group.rows[0]["test_name"],
@@ -292,16 +292,19 @@ class LoadSummary:
     figures: Sequence[Figure]
 
 
-def make_means_table(cells: Iterable[ExecutionCell], axis: str) -> DataTable:
-    """Make the table of means and RMS by place, variant and compared value."""
-    metrics = [column.key for column in MEAN_COLUMNS]
-    rows = [{**vars(cell), **{name: cell.spreads.get(name) for name in metrics}} for cell in cells]
+def make_means_table(cells: Iterable[ExecutionCell], axis: str, work: str) -> DataTable:
+    """Make the table of means and RMS by place, variant and compared value; times are per ``work``."""
+    rows = [{**vars(cell), **{key: cell.spreads.get(key) for key in MEAN_TITLES}} for cell in cells]
     columns = (
         *_text_columns(rows, {"place": "site", "variant": "variant", "value": axis}),
         _EXECUTIONS,
         TableColumn("jobs", "jobs", is_number=True),
         TableColumn("hosts", "hosts", is_number=True),
-        *(column for column in MEAN_COLUMNS if any(row[column.key] for row in rows)),
+        *(
+            _mean_column(metric, title, work)
+            for metric, title in MEAN_TITLES.items()
+            if any(row[metric] for row in rows)
+        ),
     )
     return DataTable("means", "Means ± RMS over usable executions", columns, rows)
 
@@ -309,13 +312,7 @@ def make_means_table(cells: Iterable[ExecutionCell], axis: str) -> DataTable:
 def _text_columns(rows: Sequence[Row], titles: Mapping[str, str]) -> list[TableColumn]:
     """Make columns of texts, whose lines break where one is long."""
     return [
-        TableColumn(
-            key,
-            title,
-            is_long=any(
-                isinstance(row[key], str) and len(row[key]) > _MAX_UNBROKEN for row in rows
-            ),
-        )
+        TableColumn(key, title, is_long=any(len(str(row[key])) > _MAX_UNBROKEN for row in rows))
         for key, title in titles.items()
     ]
 

@@ -17,6 +17,7 @@ from treehammer.analysis.comparison.verdict_text import (
     format_delta,
     format_effect,
     list_metrics,
+    name_side,
     side_names,
     title_metric,
     word_verdict,
@@ -32,7 +33,6 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
 )
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
-from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 
@@ -173,10 +173,8 @@ def summarize_attribution(
 
 
 def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
-    first = rows[0]
-    name = side_names(first, names)[1]
-    noun = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
-    return noun.get(first.axis, f"{first.axis}={name}")
+    axis, name = rows[0].axis, side_names(rows[0], names)[1]
+    return "the release" if axis == "root" else name_side(axis, name)
 
 
 def _name_first(names: Sequence[str]) -> str:

@@ -18,12 +18,12 @@ from treehammer.analysis.comparison.verdict_text import (
     format_change_size,
     format_delta,
     list_metrics,
+    name_side,
     name_value,
     side_names,
     title_metric,
     word_verdict,
 )
-from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     ONE_SIDED_VERDICTS,
@@ -322,9 +322,9 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
     evidence, is_time = row.evidence, row.metric in METRIC_TITLES
     a, b = side_names(row, names)
     words = {
-        "a": a if row.axis == "root" else _name_side(row.axis, a),
-        "base": _name_side(row.axis, a),
-        "b": _name_side(row.axis, b),
+        "a": a if row.axis == "root" else name_side(row.axis, a),
+        "base": name_side(row.axis, a),
+        "b": name_side(row.axis, b),
         "time": f"{METRIC_TITLES[row.metric]} time per {evidence.work}" if is_time else row.metric,
         "delta": format_delta(evidence.delta).removeprefix("±"),
         "more": "better" if evidence.better == "higher" else "worse",
@@ -449,21 +449,13 @@ def _join_site_counts(places: Collection[str]) -> str:
     return f"over {min(numbers):,} to {max(numbers):,} sites" if len(numbers) == len(places) else ""
 
 
-def _name_side(axis: str, value: str) -> str:
-    if axis == "root" and value[:1].isdigit():
-        return f"ROOT {value}"
-    if axis != "root" and " " in value:  # a branch with its commit, the working tree, a command
-        return value
-    return f"{axis} {value}" if axis in (*CONTEXT_AXES, SELECTION_AXIS) else f"{axis}={value}"
-
-
 def _describe_controls(
     controls: Sequence[ControlCheck], axis: str, names: Mapping[str, str]
 ) -> Iterator[str]:
     """Describe those controls that are off, and that of the first metric."""
     for index, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
         value = name_value(axis, check.base, names)
-        base = value if axis == "root" else _name_side(axis, value)
+        base = value if axis == "root" else name_side(axis, value)
         pair = f"{base} against itself" if check.base else "equal executions"
         difference = f"({pair}) differs by {format_change_size(check.mean)} %"
         if check.is_off:

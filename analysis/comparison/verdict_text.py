@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric, head_unit
-from treehammer.analysis.statistics.sample import SELECTION_AXIS
+from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     HOST_SCOPE,
@@ -121,6 +121,16 @@ def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
 def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
     """Name a value of an axis; ``names`` maps identities of campaigns, commits or commands to names."""
     return names.get(value) or (format_commit(value) if axis == COMMIT_AXIS else value)
+
+
+def name_side(axis: str, value: str) -> str:
+    """Name a side with its axis, e.g. ``ROOT 6.40.00`` or ``cache_mb=30``."""
+    if axis == "root" and value[:1].isdigit():
+        return f"ROOT {value}"
+    if axis == "command" or (axis == COMMIT_AXIS and " " in value):  # a branch with its commit
+        return value
+    is_noun = axis in (*CONTEXT_AXES, SELECTION_AXIS, COMMIT_AXIS)
+    return f"{axis} {value}" if is_noun else f"{axis}={value}"
 
 
 def describe_selection(

@@ -264,11 +264,11 @@ def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
     spec = campaign.repository or campaign.test_name
     if campaign.commit_id:
         spec = f"{campaign.repository}@{campaign.commit_id}:{campaign.test_path}"
-    return shlex.join(["treehammer", verb, spec, *_changed_options(campaign.plan)])
+    return shlex.join(["treehammer", verb, spec, *_changed_options(campaign.plan, verb)])
 
 
-def _changed_options(plan: CampaignPlan) -> Iterator[str]:
-    if plan.until_decided:
+def _changed_options(plan: CampaignPlan, verb: str) -> Iterator[str]:
+    if plan.until_decided and verb == "submit":
         yield from ("--wait", "--until", "decided")
         yield from ("--max-launches", str(plan.until_decided.looks[-1]))
         yield from ("--delta", str(plan.until_decided.delta))
@@ -288,16 +288,22 @@ def _changed_options(plan: CampaignPlan) -> Iterator[str]:
 def _list_overrides(definition: PlannedDefinition) -> Iterator[tuple[str, Any]]:
     """List the values that ``-S`` can override, each with its key."""
     for key in _OVERRIDABLE_KEYS:
-        if key in definition.model_fields_set and (value := getattr(definition, key)) not in (
-            None,
-            "",
-        ):
+        value = getattr(definition, key)
+        if key in definition.model_fields_set and value not in (None, ""):
             yield key, value
-    for key, value in definition.settings.items():
-        yield f"settings.{key}", value
+    yield from _list_settings("settings", definition.settings)
     for key, value in (definition.load or {}).items():
         if key != "ceiling":
             yield f"load.{key}", value
+
+
+def _list_settings(path: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List the values of a table and those below it, each with its key."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _list_settings(f"{path}.{name}", value)
+        else:
+            yield f"{path}.{name}", value
 
 
 def _format_value(value: Any) -> str:

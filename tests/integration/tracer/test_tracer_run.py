@@ -135,7 +135,7 @@ def test_commands_are_compared_until_decided(
     verdicts = {(row["metric"], row["verdict"]) for row in json.loads(done.stdout)}
     assert ("cpu_per_event_s", "slower") in verdicts
     compared = call_command("compare", settings, "A", "B", "--axis=command", "--campaign=last")
-    assert "CPU time per run than command=A" in compared.stdout
+    assert "CPU time per run than A" in compared.stdout
     assert "ms/run" in compared.stdout
     assert f"Runs A: {sides[0]}; B: {sides[1]}." in compared.stderr
     summary = call_command("summary", settings).stdout

@@ -119,7 +119,7 @@ def test_campaigns_are_comparable_by_name(settings: Settings) -> None:
     code, result = run(settings, "mon", second, "--axis", "campaign", "--where", f"axis_root={B}")
     assert code == ExitCode.REGRESSION
     assert "campaign tuesday against monday" in result.stdout
-    assert "points at campaign=tuesday" in " ".join(result.stdout.split())
+    assert "points at campaign tuesday" in " ".join(result.stdout.split())
     assert first not in result.stdout
     assert second not in result.stdout
     with pytest.raises(ConfigError, match="wednesday"):

@@ -190,9 +190,8 @@ def test_command_repeats_overrides_of_shipped_test(tmp_path: Path, name: str) ->
     "text",
     [
         READING_TEST,
-        SHELL_TEST,
         SHELL_TEST
-        + 'flag = [true, false]\nn = [1, 2.5]\nword = ["a,b", "c d"]\n[settings]\nwords = "two words"\nnumber = 3\n',
+        + 'flag = [true, false]\nn = [1, 2.5]\nword = ["a,b", "c d"]\n[settings]\nwords = "two words"\nnumber = 3\nsides = {A = "a,b"}\n',
     ],
 )
 def test_command_repeats_own_test(tmp_path: Path, text: str) -> None:
@@ -275,8 +274,9 @@ def test_looks_follow_each_other_without_gap_or_repetition(plan: Plan) -> None:
         for kind, count in (("timed", 20), ("control", 4))
     }
     assert plan.execution_count == sum(part.execution_count for part in parts)
-    document = plan.make_campaign_row().plan.to_document()
-    assert document["until_decided"] == {"looks": (5, 10, 20), "delta": 0.02}
+    row = plan.make_campaign_row()
+    assert "--until" not in campaign_outcome.rerun_command(row, "render")
+    assert row.plan.to_document()["until_decided"] == {"looks": (5, 10, 20), "delta": 0.02}
 
 
 @pytest.mark.parametrize("is_sequential", [True, False])

@@ -179,7 +179,7 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
     page = pages.load_page(f"/compare/{nights}")
     assert "first night, ms/event" in page
     assert "second night, ms/event" in page
-    assert "points at campaign=second night: all of it" in page
+    assert "points at campaign second night: all of it" in page
     comparisons = pages.load_tables("/compare")["comparisons"]
     assert (comparisons[0]["a"], comparisons[0]["b"]) == ("first", "second")
 
