@@ -101,9 +101,6 @@ class ServiceEndpoint:
         self._token = token
         self._tls = _build_tls_context(ca) if urlsplit(url).scheme == "https" else None
 
-    def __repr__(self) -> str:
-        return f"ServiceEndpoint({self.url!r})"
-
     def post(self, records: Sequence[str], timeout_s: float) -> ServiceResponse:
         """Send records, each the text of a JSON object, within ``timeout_s`` on a fast line."""
         body = '{"measurements": [' + ", ".join(records) + "]}"
@@ -138,10 +135,10 @@ class ServiceEndpoint:
         except urllib.error.URLError as error:
             reason = error.reason
             permanent = isinstance(reason, ssl.SSLCertVerificationError)
-            message = f"it cannot be reached: {_describe_network_error(reason)}"
+            message = f"it cannot be reached: {describe_network_error(reason)}"
             return ServiceResponse(0, message, permanent=permanent)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            return ServiceResponse(0, f"it does not answer: {_describe_network_error(error)}")
+            return ServiceResponse(0, f"it does not answer: {describe_network_error(error)}")
 
     @contextmanager
     def open_session(self, timeout_s: float) -> Iterator[ServiceSession]:
@@ -154,7 +151,7 @@ class ServiceEndpoint:
             try:
                 connection.connect()
             except OSError as error:
-                message = f"it cannot be reached: {_describe_network_error(error)}"
+                message = f"it cannot be reached: {describe_network_error(error)}"
                 raise ConnectionError(message) from error
             yield ServiceSession(connection, urlsplit(self.url).path, self._token, timeout_s)
 
@@ -196,7 +193,7 @@ class ServiceSession:
             reply = self._connection.getresponse()
             content = _read_body(reply)
         except (OSError, http.client.HTTPException) as error:
-            message = f"it does not answer: {_describe_network_error(error)}"
+            message = f"it does not answer: {describe_network_error(error)}"
             raise ConnectionError(message) from error
         return _parse_response(
             reply.status,
@@ -234,10 +231,14 @@ def _read_body(reply: Any) -> bytes:
     return body
 
 
-def _describe_network_error(reason: Any) -> str:
+def describe_network_error(reason: Any) -> str:
+    """Describe why a service does not answer, in a few words."""
     if isinstance(reason, TimeoutError):
         return "it took too long"
     text = getattr(reason, "verify_message", None) or getattr(reason, "strerror", None)
+    # OpenSSL's codes of an unknown authority, such as of a self-signed certificate.
+    if getattr(reason, "verify_code", 0) in (18, 19, 20, 21):
+        text = f"{text} (name its authority in service_ca_file)"
     return " ".join(str(text or reason or type(reason).__name__).split())[:_MAX_REASON_LENGTH]
 
 

@@ -16,6 +16,7 @@ from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.storage_access import make_tls_context
+from treehammer.collectors.worker.service_client import describe_network_error
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
 from treehammer.setting_parsers import is_allowed_address
@@ -143,7 +144,12 @@ class RemoteService:
             (state,) = self.fetch_states(AlarmKind.SERVICE, SERVICE_NAME)
         except StoreError as error:
             return SubjectState(
-                AlarmKind.SERVICE, SERVICE_NAME, AlarmLevel.CRITICAL, error.message, rule="answer/1"
+                AlarmKind.SERVICE,
+                SERVICE_NAME,
+                AlarmLevel.CRITICAL,
+                error.message,
+                (error.message,),
+                rule="answer/1",
             )
         taken_s = time.monotonic() - start
         answer = AlarmFigure("answer", taken_s, "s", ANSWER_WARNING_S, ANSWER_CRITICAL_S)
@@ -171,7 +177,7 @@ class RemoteService:
         except urllib.error.HTTPError as error:
             raise _explain_status(error, self.url) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            reason = describe_network_error(getattr(error, "reason", error))
             raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
         try:
             document = decode_json(body)

@@ -216,7 +216,7 @@ def test_certificate_of_another_authority_is_rejected(tmp_path: Path, ingest: In
     outbox = Outbox(str(tmp_path), ingest.url)
     endpoint = ServiceEndpoint(ingest.url, TOKEN, str(other.ca))
     assert send_outbox(outbox, endpoint, FAR, patient=True) is SendStatus.REJECTED
-    assert "certificate" in outbox.problem
+    assert "certificate (name its authority in service_ca_file)" in outbox.problem
     assert not ingest.posts
     named = ingest.url.replace("127.0.0.1", "localhost")
     answer = ServiceEndpoint(named, TOKEN, str(ingest.ca)).post(["{}"], 60)
