@@ -232,7 +232,7 @@ def _measure(plan: Plan, settings: Settings) -> CommandOutput:
         None if files else (),
         below=[*times, *sentences],
         notes=[*failures, f"Kept: treehammer summary --campaign {campaign.id}"],
-        exit_code=rate_progress(progress) or ExitCode.DONE,
+        exit_code=rate_progress(progress),
     )
 
 

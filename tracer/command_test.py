@@ -80,17 +80,13 @@ class CommandRequest:
     @property
     def name(self) -> str:
         """Name of the test, after the program."""
-        words = _split(self.commands[0])
+        try:
+            words = shlex.split(self.commands[0])
+        except ValueError as error:
+            raise ConfigError(str(error), where=self.commands[0]) from error
         program = next((word for word in words if "=" not in word), "command")
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).name).strip("-.")
         return f"run-{name or 'command'}"[:64]
-
-
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(str(error), where=command) from error
 
 
 def format_test(request: CommandRequest, environment_file: str) -> str:
@@ -99,24 +95,27 @@ def format_test(request: CommandRequest, environment_file: str) -> str:
     settings: dict[str, Any] = {"folder": str(request.folder), "environment_file": environment_file}
     if len(request.commands) > 1:
         settings["commands"] = dict(zip(SIDES, request.commands, strict=True))
+        lines = [f"{side}: {command}" for side, command in settings["commands"].items()]
     else:
         settings["command"] = request.commands[0]
+        lines = [*request.commands]
     if request.environments:
         settings["environments"] = dict(zip(SIDES, request.environments, strict=True))
     if request.prepare:
         settings["prepare"] = request.prepare
     matrix: dict[str, Any] = {RELEASE_AXIS: [*request.releases], THREADS_AXIS: [request.threads]}
+    # The first of several runs is not counted.
+    passes = 1 if request.runs == 1 else request.runs + 1
+    mode = {"mode": SOLO, "rounds": 1, "passes": passes}
     if axis:
-        matrix = {**matrix, **({} if axis in matrix else {axis: [*SIDES]}), "bundle": [axis]}
-    sides = [f"{side}: {line}" for side, line in zip(SIDES, request.commands, strict=False)]
+        matrix.setdefault(axis, [*SIDES])
+        matrix["bundle"] = [axis]
+        mode = {"mode": PAIRED, "rounds": 2, "passes": 1}
     test = {
         "name": request.name,
-        "description": f"Runs {'; '.join(sides if sides[1:] else request.commands)}"[:2000],
+        "description": f"Runs {'; '.join(lines)}"[:2000],
         "payload": ANY_COMMAND,
-        "mode": PAIRED if axis else SOLO,
-        "rounds": 2 if axis else 1,
-        # The first of several runs is not counted.
-        "passes": 1 if axis or request.runs == 1 else request.runs + 1,
+        **mode,
         "wall_limit_s": request.wall_limit_s,
         "memory_limit_mb": min(10_000_000, psutil.virtual_memory().total // 1_000_000),
     }

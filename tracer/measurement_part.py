@@ -12,14 +12,12 @@ from treehammer.web import sections as ui
 def build_tables(row: Row) -> Sequence[DataTable]:
     """Build the table of a command's files; empty for other measurements."""
     trace = parse_trace(row)
+    files = list_files(trace)
+    if not files:
+        return []
     left_out = trace.get("files_left_out")
     note = f"{left_out} further files are not recorded." if left_out else ""
-    files = list_files(trace)
-    return (
-        [DataTable("files", "Files that the command read", FILE_COLUMNS, files, note=note)]
-        if files
-        else []
-    )
+    return [DataTable("files", "Files that the command read", FILE_COLUMNS, files, note=note)]
 
 
 def list_sections(row: Row) -> Iterator[ui.Section]:

@@ -7,7 +7,9 @@ The package ``darshan`` reads the logs. Its counters say how many reads and byte
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from treehammer.text_formatting import SECOND_US
 from treehammer.tracer.kit.treehammer_tracer.command_trace import compose_document
 from treehammer.tracer.kit.treehammer_tracer.file_map import map_files
 from treehammer.tracer.kit.treehammer_tracer.file_reads import FileReads, summarize_reads
+from treehammer.tracer.kit.treehammer_tracer.process_tree import Command
 
 #: Modules of a log with counters of reads, and the trace.
 _POSIX, _STREAMS, _TRACE = "POSIX", "STDIO", "DXT_POSIX"
@@ -61,7 +64,7 @@ class _Log:
         self._report = report
         self._job = report.metadata["job"]
         self._files: dict[int, FileReads] = {}
-        self._consecutive: dict[int, int] = {}
+        self._consecutive = Counter[int]()
         self._hosts: set[str] = set()
         self._ran_out = False
 
@@ -134,9 +137,7 @@ class _Log:
                 file.is_complete = False
                 file.sizes.clear()
             return
-        self._consecutive[number] = (
-            self._consecutive.get(number, 0) + counters["POSIX_CONSEC_READS"]
-        )
+        self._consecutive[number] += counters["POSIX_CONSEC_READS"]
         for key, size in _SIZES.items():
             if count := counters[f"POSIX_SIZE_READ_{key}"]:
                 file.sizes[size] = file.sizes.get(size, 0) + count
@@ -155,9 +156,8 @@ class _Log:
         yield "Darshan records no CPU, threads, connections and bytes of maps"
         if has_untraced and not is_traced:
             # The package's library prints that it cannot read the trace of a later release.
-            trace = (
-                "its trace cannot be read" if _TRACE in self._report.modules else "it has no trace"
-            )
+            is_there = _TRACE in self._report.modules
+            trace = "its trace cannot be read" if is_there else "it has no trace"
             yield f"{trace} (DXT): distinct bytes and branches are not known"
         elif has_untraced:
             yield "the trace (DXT) holds the reads of some files only"
@@ -175,12 +175,9 @@ def _describe_maps(
     for file in files:
         if not file.calls or not file.path.endswith(".root"):
             continue
-        try:
-            is_same = Path(file.path).stat().st_mtime < started_s
-        except OSError:
-            is_same = False
-        if is_same:
-            local_files.append(file)
-        else:
-            maps[file.path] = {"map_missing": "the file is not here as it was"}
-    return {**map_files(local_files, command.partition(" ")[0], os.environ), **maps}
+        with suppress(OSError):
+            if Path(file.path).stat().st_mtime < started_s:
+                local_files.append(file)
+                continue
+        maps[file.path] = {"map_missing": "the file is not here as it was"}
+    return {**maps, **map_files(local_files, Command(command, command.split(" "), os.environ))}

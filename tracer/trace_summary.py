@@ -107,9 +107,8 @@ FILE_COLUMNS = (
     TableColumn("sequential_share", "in order, usual size", format_row=_format_order),
     TableColumn("branches_read", "branches", format_row=_format_branches),
     *hidden_columns("median_bytes", "sizes", "read_s", "mapped_bytes", "size", "branches_most"),
-    *hidden_columns("branches_spanned"),
-    *hidden_columns("branches", "baskets_read", "baskets_repeated", "over_read_bytes"),
-    *hidden_columns("compression", "names", "map_missing"),
+    *hidden_columns("branches_spanned", "branches", "baskets_read", "baskets_repeated"),
+    *hidden_columns("over_read_bytes", "compression", "names", "map_missing"),
 )
 
 
@@ -120,9 +119,7 @@ def describe_run(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
     yield f"The recorded run: {', '.join(_list_costs(row, trace))}."
     yield from _describe_reads(row)
     files = list_files(trace)
-    sizes = Counter[str]()
-    for file in files:
-        sizes.update(file["sizes"])
+    sizes = sum((Counter[str](file["sizes"]) for file in files), Counter())
     if sizes:
         counts = join_names([f"{count:,} {size}" for size, count in sizes.items()], len(sizes))
         yield f"Sizes of reads: {counts}."
@@ -184,7 +181,7 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
     name = str(file["path"]).rpartition("/")[2]
     read, touched = file["bytes"], file["touched"]
     repeated = read - touched if read and touched else 0
-    if repeated > max(_MIN_REPEATED_BYTES, _MIN_REPEATED_SHARE * (read or 0)):
+    if repeated and repeated > max(_MIN_REPEATED_BYTES, _MIN_REPEATED_SHARE * read):
         baskets = file["baskets_repeated"]
         detail = f", with {pluralize(baskets, 'basket')}" if baskets else ""
         yield f"{name}: {format_size(repeated)} of {format_size(read)} were read again{detail}."
@@ -198,16 +195,19 @@ def _describe_map(file: Mapping[str, Any]) -> Iterator[str]:
             f"{name}: {_format_branches(file)} branches, {pluralize(file['baskets_read'], 'basket')}"
             f"{ratio}{names}."
         )
-        if file["branches_most"] > file["branches_read"]:
-            yield (
-                f"{name}: reads covered up to {file['branches_most']} branches; which of these were "
-                "wanted, and how much was over-read, is not known."
-            )
-        elif file["over_read_bytes"]:
-            count = file["branches_spanned"]
-            spanned = (
-                pluralize(count, "other branch", "other branches")
-                if count
-                else "incomplete baskets"
-            )
-            yield f"{name}: over-read: {format_size(file['over_read_bytes'])} of {spanned}."
+        yield from _describe_over_read(name, file)
+
+
+def _describe_over_read(name: str, file: Mapping[str, Any]) -> Iterator[str]:
+    if file["branches_most"] > file["branches_read"]:
+        yield (
+            f"{name}: reads covered up to {file['branches_most']} branches; which of these were "
+            "wanted, and how much was over-read, is not known."
+        )
+    elif file["over_read_bytes"]:
+        count = file["branches_spanned"]
+        spanned = pluralize(count, "other branch", "other branches")
+        yield (
+            f"{name}: over-read: {format_size(file['over_read_bytes'])} of "
+            f"{spanned if count else 'incomplete baskets'}."
+        )

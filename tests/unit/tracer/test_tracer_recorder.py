@@ -26,7 +26,7 @@ from treehammer.tracer.kit.treehammer_tracer.file_reads import (
     merge_ranges,
     summarize_reads,
 )
-from treehammer.tracer.kit.treehammer_tracer.process_tree import CommandRun, run_command
+from treehammer.tracer.kit.treehammer_tracer.process_tree import Command, CommandRun, run_command
 from treehammer.tracer.kit.treehammer_tracer.xrootd_reads import add_xrootd_reads
 from treehammer.tracer.tool_logs import read_darshan_log
 from treehammer.tracer.trace_summary import describe_run, list_files
@@ -170,7 +170,7 @@ def test_reads_of_killed_and_replaced_programs_are_kept(tmp_path: Path, data: Pa
 def summarize(tmp_path: Path, command: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Record a command; return the values of its record, and its document."""
     done, notes = run_recorded(tmp_path, command)
-    values = CommandTrace(" ".join(command), command[0], {}, done, notes, "").summarize()
+    values = CommandTrace(Command(" ".join(command), command, {}), done, notes, "").summarize()
     return values, json.loads(values["file_reads"])
 
 
@@ -219,9 +219,8 @@ def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, da
 
 
 def test_run_without_recorder_gives_the_reason(tmp_path: Path) -> None:
-    values = CommandTrace(
-        "true", "true", {}, CommandRun(io=None), str(tmp_path), "no compiler"
-    ).summarize()
+    command = Command("true", ["true"], {})
+    values = CommandTrace(command, CommandRun(io=None), str(tmp_path), "no compiler").summarize()
     assert values["file_reads_missing"] == "no compiler"
     assert not {"bytes_read", "kernel_read_chars", "threads_mean"} & values.keys()
 
@@ -259,7 +258,7 @@ def read_ranges(path: Path, *reads: tuple[int, int]) -> FileReads:
 
 def describe_map(file: FileReads) -> dict[str, Any]:
     """Describe the map of a file by this Python, which has uproot and no ROOT."""
-    return file_map.map_files([file], "true", {"PATH": ""}).get(file.path, {})
+    return file_map.map_files([file], Command("true", ["true"], {"PATH": ""})).get(file.path, {})
 
 
 @pytest.fixture
@@ -352,7 +351,7 @@ def test_python_that_lists_no_baskets_is_named(
     monkeypatch.setattr(sys, "executable", str(python))
     file = read_ranges(Path("root:"), (0, 10))
     file.path = "root://door//a.root"
-    maps = file_map.map_files([file], "python3", {"PATH": str(tmp_path)})
+    maps = file_map.map_files([file], Command("", ["python3"], {"PATH": str(tmp_path)}))
     assert reason in maps[file.path]["map_missing"]
 
 

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from signal import SIGKILL
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from ....collectors.kit.treehammer_kit.pass_summary import (
     PASS_PHASES,
@@ -27,7 +27,7 @@ from ....collectors.kit.treehammer_kit.payload_task import PayloadError, Payload
 from ....collectors.kit.treehammer_kit.turn_server import TurnFigures, open_pipes, perform_passes
 from . import recorder
 from .command_trace import CommandTrace
-from .process_tree import CommandRun, run_command
+from .process_tree import Command, CommandRun, run_command
 from .root_counters import OutputReader, metric_name
 
 #: Axes whose values select a command and variables.
@@ -88,10 +88,8 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
         finally:
             if runner.trace is not None:
                 report.values.update(runner.trace.summarize())
-                counters = runner.trace.counters
-                report.add_offered(
-                    {metric_name(c["name"]): c["value"] for c in counters}, task.metrics
-                )
+                offered = {metric_name(c["name"]): c["value"] for c in runner.trace.counters}
+                report.add_offered(offered, task.metrics)
         if passes:
             report.values.update(_summarize_passes(passes, task.threads))
 
@@ -188,12 +186,10 @@ class CommandRunner:
         text = commands.get(str(task.variant.get(COMMAND_AXIS, "")), settings.get("command", ""))
         if not text:
             raise PayloadError("payload", "bad-job", "setup", "[settings] names no command")
-        self.text: str = text
         self.trace: Optional[CommandTrace] = None
-        self._command = split_command(text)
+        self._command = Command(text, split_command(text), compose_environment(task, os.environ))
         self._prepare: str = settings.get("prepare", "")
         self._folder: str = settings.get("folder") or os.getcwd()
-        self._environment = compose_environment(task, os.environ)
         self._cores = None if task.threads == 1 else range(os.cpu_count() or 1)
         self._notes = folder
         self._is_recorded: bool = settings.get("record_reads", True)
@@ -212,27 +208,17 @@ class CommandRunner:
         """Run the command once; return the answer to ``run``."""
         is_first = self.trace is None
         if self._prepare:
-            prepare = split_command(self._prepare)
-            _require_success(prepare, self._run(prepare, self._environment, None, is_sampled=False))
-        environment = self._environment
-        missing = "" if self._is_recorded else "recording of reads is turned off"
-        if is_first and not missing:
-            try:
-                library = recorder.build_recorder(self._notes)
-                variables = recorder.preload_variables(library, self._notes, environment)
-                environment = {**environment, **variables}
-            except recorder.RecorderError as error:
-                missing = str(error)
+            prepare = self._command._replace(words=split_command(self._prepare))
+            _require_success(prepare, self._run(prepare, None, is_sampled=False))
+        command, missing = self._add_recorder() if is_first else (self._command, "")
         output = OutputReader() if is_first else None
         try:
-            done = self._run(self._command, environment, output, is_sampled=is_first)
+            done = self._run(command, output, is_sampled=is_first)
         finally:
             counters = output.finish() if output else []
         if is_first:  # of a failing command, too
-            self.trace = CommandTrace(
-                self.text, self._command[0], self._environment, done, self._notes, missing, counters
-            )
-        _require_success(self._command, done)
+            self.trace = CommandTrace(self._command, done, self._notes, missing, counters)
+        _require_success(command, done)
         self._runs.append(done)
         return TurnFigures(
             round(1e9 * done.cpu_s),
@@ -243,19 +229,27 @@ class CommandRunner:
             done.count_io("read_bytes") or 0,
         ).write_answer(done.count_io("rchar") or 0)
 
+    def _add_recorder(self) -> Tuple[Command, str]:
+        """Return the command with the recorder of reads, or with the reason why it has none."""
+        if not self._is_recorded:
+            return self._command, "recording of reads is turned off"
+        environment = self._command.environment
+        try:
+            library = recorder.build_recorder(self._notes)
+            variables = recorder.preload_variables(library, self._notes, environment)
+        except recorder.RecorderError as error:
+            return self._command, str(error)
+        return self._command._replace(environment={**environment, **variables}), ""
+
     def _run(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        output: Optional[OutputReader],
-        *,
-        is_sampled: bool,
+        self, command: Command, output: Optional[OutputReader], *, is_sampled: bool
     ) -> CommandRun:
-        path = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+        program = command.words[0]
+        path = shutil.which(program, path=command.environment.get("PATH")) or program
         try:
             return run_command(
-                [path, *command[1:]],
-                environment,
+                [path, *command.words[1:]],
+                command.environment,
                 self._folder,
                 self._cores,
                 is_sampled=is_sampled,
@@ -263,10 +257,9 @@ class CommandRunner:
             )
         except OSError as error:
             is_executable = os.access(os.path.join(self._folder, path), os.X_OK)
-            hint = (
-                ". A script names its interpreter in the first line (#!)" if is_executable else ""
-            )
-            message = f"{command[0]} cannot be started in {self._folder}: {error.strerror}{hint}"
+            hint = ". A script names its interpreter in the first line (#!)"
+            reason = f"{error.strerror}{hint if is_executable else ''}"
+            message = f"{program} cannot be started in {self._folder}: {reason}"
             raise PayloadError("payload", "start", "start", message) from error
 
     def close_turns(self) -> List[FileRead]:
@@ -279,11 +272,11 @@ class CommandRunner:
         self._runs = []
 
 
-def _require_success(command: Sequence[str], done: CommandRun) -> None:
+def _require_success(command: Command, done: CommandRun) -> None:
     if done.status:
         end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
         kind = "killed" if SIGKILL in (-done.status, done.status - 128) else "exit"
-        raise PayloadError("payload", kind, "loop", f"{command[0]} ended with {end}")
+        raise PayloadError("payload", kind, "loop", f"{command.words[0]} ended with {end}")
 
 
 def _describe_run(done: CommandRun) -> FileRead:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
 from .file_map import map_files
 from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
-from .process_tree import CommandRun
+from .process_tree import Command, CommandRun
 from .recorder import ProcessNotes, read_notes
 from .xrootd_reads import add_xrootd_reads
 
@@ -20,42 +22,31 @@ _MAX_DOCUMENT = 900_000
 _PROGRAM_BYTES, _LIBRARY_BYTES = 3200, 1500
 
 
+@dataclass(frozen=True)
 class CommandTrace:
     """A recorded run.
 
-    Args:
-        command: the command as text.
-        program: its first word.
-        environment: that of the command.
+    Attributes:
+        command: the command.
         run: figures of the kernel.
         folder: folder with the notes of its processes.
         missing: reason for which reads were not recorded; '' if they were.
         counters: counters that ROOT printed.
     """
 
-    def __init__(
-        self,
-        command: str,
-        program: str,
-        environment: Mapping[str, str],
-        run: CommandRun,
-        folder: str,
-        missing: str,
-        counters: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        self.counters = counters
-        self._command = command
-        self._map_files = partial(map_files, program=program, environment=environment)
-        self._run = run
-        self._notes = [] if missing else read_notes(folder)
-        self._missing = missing
-        self._folder = folder
-        if not missing and not self._notes:
-            self._missing = "no program had the recorder: statically linked, or without LD_PRELOAD"
+    command: Command
+    run: CommandRun
+    folder: str
+    missing: str
+    counters: Sequence[Mapping[str, Any]] = ()
+
+    @cached_property
+    def _notes(self) -> List[ProcessNotes]:
+        return [] if self.missing else read_notes(self.folder)
 
     def summarize(self) -> Dict[str, Any]:
         """Return the values of the record; those that are not known are left out."""
-        run = self._run
+        run = self.run
         values: Dict[str, Any] = {
             "kernel_read_chars": run.count_io("rchar"),
             "kernel_read_calls": run.count_io("syscr"),
@@ -64,29 +55,25 @@ class CommandTrace:
             "threads_idle": run.threads_idle,
         }
         reads = collect_file_reads(self._notes)
-        add_xrootd_reads(reads, self._folder)
-        reasons = [self._missing] if self._missing else [*self._list_gaps()]
+        add_xrootd_reads(reads, self.folder)
+        reasons = [*self._list_gaps()]
         values["file_reads_missing"] = "; ".join(reasons)
         sums = summarize_reads(reads)
-        if not self._missing and (sums["read_calls"] or not reasons):  # no zero that is not certain
+        if self._notes and (sums["read_calls"] or not reasons):  # no zero that is not certain
             values.update(sums)
         values["file_reads"] = self._write_document(reads)
         return {name: value for name, value in values.items() if value not in (None, "")}
 
     def _list_gaps(self) -> Iterator[str]:
-        """List what the recorder cannot have seen of a run that it did see."""
-        if any(process.used_ring for process in self._notes):
-            yield "reads by io_uring are not among those recorded"
-        programs = {_name_program(process) for process in self._notes if not process.streams_seen}
-        if programs:
-            yield f"reads of C streams are not recorded in {', '.join(sorted(programs))}"
-        if any(not process.is_complete for process in self._notes):
-            yield "too many reads: their order and distinct bytes are not known"
-        if any(process.lost_files for process in self._notes):
-            yield "too many files: the reads of some are not recorded"
-        if self._run.io is None:
+        """List the reasons why some or all reads are not known."""
+        if not self._notes:
+            reason = "no program had the recorder: statically linked, or without LD_PRELOAD"
+            yield self.missing or reason
+            return
+        yield from _list_recorder_gaps(self._notes)
+        if self.run.io is None:
             yield "the kernel hides its account, so that programs without the recorder are not known"
-        counted = self._run.count_io("rchar") or 0
+        counted = self.run.count_io("rchar") or 0
         unseen = counted - sum(process.accounted_bytes for process in self._notes)
         libraries = (p.libraries - 3 for p in self._notes if p.libraries)  # none in a forked child
         if unseen > sum(_PROGRAM_BYTES + _LIBRARY_BYTES * max(0, count) for count in libraries):
@@ -96,10 +83,10 @@ class CommandTrace:
             )
 
     def _write_document(self, reads: Dict[str, FileReads]) -> str:
-        run = self._run
+        run = self.run
         head: Dict[str, Any] = {
-            "command": self._command,
-            "programs": _count_programs(self._notes),
+            "command": self.command.text,
+            "programs": dict(sorted(Counter(map(_name_program, self._notes)).items())),
             "processes": len(run.pids.union(process.pid for process in self._notes)),
             "cpu_s": run.cpu_s,
             "wall_s": run.wall_ns / 1e9,
@@ -112,7 +99,8 @@ class CommandTrace:
             "peak_bytes": run.peak_bytes,
             "counters": self.counters or None,
         }
-        return compose_document(head, reads, self._map_files)
+        known = {name: value for name, value in head.items() if value is not None}
+        return compose_document(known, reads, partial(map_files, command=self.command))
 
 
 def compose_document(
@@ -120,7 +108,7 @@ def compose_document(
     reads: Mapping[str, FileReads],
     map_files: Callable[[Sequence[FileReads]], Mapping[str, Mapping[str, Any]]],
 ) -> str:
-    """Compose the document of a record: its head without unknown values, and the files of data.
+    """Compose the document of a record: its head, and the files of data.
 
     Args:
         map_files: returns what the maps of files say of their reads, by path.
@@ -129,12 +117,9 @@ def compose_document(
         (f for f in reads.values() if (f.calls or f.maps) and not f.is_software),
         key=lambda file: (-file.bytes, -file.mapped_bytes, file.path),
     )
-    software = [file for file in reads.values() if file.is_software and file.calls]
     document = {
-        **{name: value for name, value in head.items() if value is not None},
-        "software_files": len(software),
-        "software_calls": sum(file.calls for file in software),
-        "software_bytes": sum(file.bytes for file in software),
+        **head,
+        **_sum_software([file for file in reads.values() if file.is_software and file.calls]),
         "files_left_out": max(0, len(files) - MAX_FILES),
     }
     rows: List[Dict[str, Any]] = []
@@ -148,14 +133,26 @@ def compose_document(
     return json.dumps({**document, "files": rows}, separators=(",", ":"))
 
 
+def _sum_software(files: Sequence[FileReads]) -> Dict[str, int]:
+    return {
+        "software_files": len(files),
+        "software_calls": sum(file.calls for file in files),
+        "software_bytes": sum(file.bytes for file in files),
+    }
+
+
 def _name_program(process: ProcessNotes) -> str:
     return os.path.basename(process.program) or "?"
 
 
-def _count_programs(notes: Sequence[ProcessNotes]) -> Dict[str, int]:
-    """Count the recorded programs by name."""
-    counts: Dict[str, int] = {}
-    for process in notes:
-        name = _name_program(process)
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
+def _list_recorder_gaps(notes: Sequence[ProcessNotes]) -> Iterator[str]:
+    """List what the recorder cannot have seen of programs that it did see."""
+    if any(process.used_ring for process in notes):
+        yield "reads by io_uring are not among those recorded"
+    programs = {_name_program(process) for process in notes if not process.streams_seen}
+    if programs:
+        yield f"reads of C streams are not recorded in {', '.join(sorted(programs))}"
+    if any(not process.is_complete for process in notes):
+        yield "too many reads: their order and distinct bytes are not known"
+    if any(process.lost_files for process in notes):
+        yield "too many files: the reads of some are not recorded"

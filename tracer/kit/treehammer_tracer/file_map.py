@@ -23,7 +23,6 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    Mapping,
     NamedTuple,
     Sequence,
     Set,
@@ -31,7 +30,8 @@ from typing import (
     Union,
 )
 
-from .file_reads import FileReads, Ranges
+from .file_reads import FileReads, Ranges, merge_ranges
+from .process_tree import Command
 
 #: Names of branches that a record lists.
 MAX_BRANCHES = 500
@@ -91,30 +91,19 @@ def map_baskets(path: str) -> Tuple[List[Basket], bool]:
         raise MapError(f"its records cannot be read: {error}") from error
 
 
-def list_with_root(
-    paths: Sequence[str], program: str, environment: Mapping[str, str]
-) -> List[Union[List[Basket], str]]:
-    """List the baskets and pages of files and URLs, or the reason why there are none.
-
-    Args:
-        program: the command's first word, the first Python that is tried if it is one.
-        environment: that of the command.
-    """
-    pythons = ["python3", "python", sys.executable]
-    if os.path.basename(program).startswith("python"):
-        pythons.insert(0, program)
-    programs = [shutil.which(python, path=environment.get("PATH")) for python in pythons]
+def list_with_root(paths: Sequence[str], command: Command) -> List[Union[List[Basket], str]]:
+    """List the baskets and pages of files and URLs, or the reason why there are none."""
     reason = (
         "its baskets and pages are listed by ROOT, or without a door by uproot: the command's Python "
         "has neither"
     )
-    for python in dict.fromkeys(path for path in programs if path):
+    for python in _list_pythons(command):
         try:
             done = subprocess.run(
                 [python, _ROOT_MAP],
                 check=False,
-                env=dict(environment),
-                input="".join(f"{path}\n" for path in paths),
+                env=dict(command.environment),
+                input="\n".join(paths),
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT_S,
@@ -127,6 +116,15 @@ def list_with_root(
             lists = [[Basket(*row) for row in a] if isinstance(a, list) else a for a in answers]
             return lists + [reason] * (len(paths) - len(lists))
     return [reason] * len(paths)
+
+
+def _list_pythons(command: Command) -> List[str]:
+    """List the programs of Python to try, the command's own first if it is one."""
+    names = ["python3", "python", sys.executable]
+    if os.path.basename(command.words[0]).startswith("python"):
+        names.insert(0, command.words[0])
+    paths = [shutil.which(name, path=command.environment.get("PATH")) for name in names]
+    return [*dict.fromkeys(path for path in paths if path)]
 
 
 def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
@@ -165,18 +163,12 @@ def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:
     return content[position : position + length], position + length
 
 
-def map_files(
-    files: Sequence[FileReads], program: str, environment: Mapping[str, str]
-) -> Dict[str, Dict[str, Any]]:
-    """Return what the maps of ROOT files say of their reads by path, for their records.
-
-    Args:
-        program: the command's first word.
-        environment: that of the command.
-    """
+def map_files(files: Sequence[FileReads], command: Command) -> Dict[str, Dict[str, Any]]:
+    """Return what the maps of ROOT files say of a command's reads by path, for their records."""
     maps: Dict[str, Union[List[Basket], str]] = {}
     unlisted: List[str] = []
-    for file in filter(_is_root_file, files):
+    root_files = [*filter(_is_root_file, files)]
+    for file in root_files:
         path = file.path
         if file.touched is None:
             maps[path] = "not every read of it is recorded"
@@ -189,10 +181,10 @@ def map_files(
         if needs_root:
             unlisted.append(path)
     if unlisted:
-        lists = list_with_root(unlisted, program, environment)
+        lists = list_with_root(unlisted, command)
         for path, rows in zip(unlisted, lists):  # noqa: B905 - Python 3.9 knows no strict
             maps[path] = rows if isinstance(rows, str) else [*maps[path], *rows]
-    return {file.path: _describe_map(file, maps[file.path]) for file in files if file.path in maps}
+    return {file.path: _describe_map(file, maps[file.path]) for file in root_files}
 
 
 def _describe_map(file: FileReads, baskets: Union[List[Basket], str]) -> Dict[str, Any]:
@@ -231,27 +223,18 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     edge were wanted, and further ones perhaps: the number of branches is then a range, and what was
     over-read is not known. Where all baskets are covered, as by a copy, all were read.
     """
-    ranges = file.merge_ranges()
+    ranges = merge_ranges(file.list_reads())
     names = _name_branches(baskets)
     sizes = [_cover(ranges, basket.start, basket.end) for basket in baskets]
-    fetched = [
-        number
-        for number, basket in enumerate(baskets)
-        if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
-    ]
-    covered = dict.fromkeys(names[number] for number in fetched)
-    numbers, is_exact = _find_wanted(file, baskets)
-    branches = {names[number] for number in numbers} & covered.keys()
-    if len(fetched) == len(baskets):
-        branches = set(covered)
-    is_exact = is_exact or len(branches) == len(covered)
+    fetched = _find_fetched(ranges, baskets)
+    covered, branches, is_exact = _find_branches(file, baskets, names, fetched)
     reads = _join_sequential(file.list_reads())
     document: Dict[str, Any] = {
         "trees": sorted({basket.tree for basket in baskets}),
         "branches": len(set(names)),
         "branches_read": len(branches),
-        "branches_most": len(branches) if is_exact else len(covered),
-        "names": [branch for branch in covered if branch in branches][:MAX_BRANCHES],
+        "branches_most": len(covered),
+        "names": [*branches][:MAX_BRANCHES],
         "baskets": len(baskets),
         "baskets_repeated": sum(count > 1 for count in _count_reads(reads, baskets).counts),
         "other_bytes": sum(end - start for start, end in ranges) - sum(sizes),
@@ -259,9 +242,32 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     document.update(_sum_baskets([baskets[n] for n in fetched if names[n] in branches]))
     if is_exact:
         unwanted = (size for n, size in enumerate(sizes) if names[n] not in branches)
+        document["branches_most"] = len(branches)
         document["branches_spanned"] = len(covered) - len(branches)
         document["over_read_bytes"] = sum(unwanted)
     return document
+
+
+def _find_fetched(ranges: Ranges, baskets: Sequence[Basket]) -> List[int]:
+    """Find the baskets whose content was read as a whole; return their numbers."""
+    return [
+        number
+        for number, basket in enumerate(baskets)
+        if _cover(ranges, basket.start + basket.header, basket.end) == basket.zipped
+    ]
+
+
+def _find_branches(
+    file: FileReads, baskets: Sequence[Basket], names: Sequence[str], fetched: Sequence[int]
+) -> Tuple[Dict[str, None], Dict[str, None], bool]:
+    """Find the covered branches and those certainly wanted; return both, and whether these are all."""
+    covered = dict.fromkeys(names[number] for number in fetched)
+    if len(fetched) == len(baskets):
+        return covered, covered, True
+    numbers, is_exact = _find_wanted(file, baskets)
+    wanted = {names[number] for number in numbers}
+    branches = dict.fromkeys(branch for branch in covered if branch in wanted)
+    return covered, branches, is_exact or len(branches) == len(covered)
 
 
 def _find_wanted(file: FileReads, baskets: Sequence[Basket]) -> Tuple[Set[int], bool]:

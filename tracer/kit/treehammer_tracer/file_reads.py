@@ -85,16 +85,12 @@ class FileReads:
         """List offset and length of each read."""
         return list(zip(self.offsets, self.lengths))  # noqa: B905 - Python 3.9 knows no strict
 
-    def merge_ranges(self) -> Ranges:
-        """Merge the ranges that were read."""
-        return merge_ranges(self.list_reads())
-
     @property
     def touched(self) -> Optional[int]:
         """Distinct bytes that were read; None for a connection, or where reads are missing."""
         if self.is_connection or not self.is_complete:
             return None
-        return sum(end - start for start, end in self.merge_ranges())
+        return sum(end - start for start, end in merge_ranges(self.list_reads()))
 
     def to_document(self) -> Dict[str, Any]:
         """Return what a record says of the file; what is not known is left out."""
@@ -167,10 +163,8 @@ def _add_sums(by_path: Dict[str, FileReads], process: ProcessNotes, number: int)
 
 def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
     """Compute the catalogue values of all data; those that are not known are left out."""
-    data = [file for file in by_path.values() if not file.is_software]
-    has_urls = any("://" in file.path and not file.is_connection for file in data)
-    # Connections carried what the XRootD client read.
-    read = [file for file in data if file.calls and not (has_urls and file.is_connection)]
+    data = _list_data_files(by_path)
+    read = [file for file in data if file.calls]
     values: Dict[str, Any] = {
         "files_read": len(read),
         "bytes_read": sum(file.bytes for file in read),
@@ -179,6 +173,13 @@ def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
         "mapped_bytes": sum(file.mapped_bytes for file in data),
     }
     return {**values, **_sum_distances([file for file in read if not file.is_connection])}
+
+
+def _list_data_files(by_path: Mapping[str, FileReads]) -> List[FileReads]:
+    """List files and connections of data; no connection if it carried what the XRootD client read."""
+    data = [file for file in by_path.values() if not file.is_software]
+    files = [file for file in data if not file.is_connection]
+    return files if any("://" in file.path for file in files) else data
 
 
 def _sum_distances(files: Sequence[FileReads]) -> Dict[str, int]:

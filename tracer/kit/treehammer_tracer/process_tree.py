@@ -10,11 +10,19 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence, Set, TextIO
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, TextIO
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between two samples of threads and memory.
 _SAMPLING_INTERVAL_S = 0.1
+
+
+class Command(NamedTuple):
+    """A command: as text, as program and arguments, and its environment."""
+
+    text: str
+    words: Sequence[str]
+    environment: Mapping[str, str]
 
 
 @dataclass

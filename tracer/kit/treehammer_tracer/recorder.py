@@ -47,7 +47,7 @@ def build_recorder(folder: str) -> str:
     Raises:
         RecorderError: the node has no C compiler, it fails, or the folder is mounted noexec.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if platform.system() != "Linux" or compiler is None:
         raise RecorderError("the node has no C compiler for the recorder of reads")
     with open(SOURCE, "rb") as stream:
@@ -67,8 +67,9 @@ def build_recorder(folder: str) -> str:
         )
         os.replace(temporary, library)
     except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if "error" in line] or ["no message"]
-        raise RecorderError(f"the recorder of reads does not compile: {lines[0]}") from error
+        lines = (line for line in error.stderr.splitlines() if "error" in line)
+        message = f"the recorder of reads does not compile: {next(lines, 'no message')}"
+        raise RecorderError(message) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RecorderError(f"the recorder of reads cannot be built: {error}") from error
     return library
