@@ -211,19 +211,15 @@ class _Google(_Document):
 def _join_repetitions(name: str, items: list[_GoogleBenchmark]) -> ProcessResult:
     test, _, arguments = name.partition("/")
     axes = {"arguments": arguments} if arguments else {}
-    failures = [item.error_message or "an error" for item in items if item.error_occurred]
-    if failures:
-        return ProcessResult(test, axes, failure=failures[0])
-    times, cpu_times = (
-        [value * _UNIT_S[item.time_unit] for item in items if (value := getattr(item, key))]
-        for key in ("real_time", "cpu_time")
-    )
-    metrics = {TIME: times, CPU: cpu_times}
-    return ProcessResult(
-        test,
-        axes,
-        {metric: statistics.median(values) for metric, values in metrics.items() if values},
-    )
+    for item in items:
+        if item.error_occurred:
+            return ProcessResult(test, axes, failure=item.error_message or "an error")
+    metrics = {}
+    for metric, key in ((TIME, "real_time"), (CPU, "cpu_time")):
+        times = [time * _UNIT_S[item.time_unit] for item in items if (time := getattr(item, key))]
+        if times:
+            metrics[metric] = statistics.median(times)
+    return ProcessResult(test, axes, metrics)
 
 
 class _AsvParameters(_Document):
@@ -316,6 +312,14 @@ def read_log(path: Path) -> ToolResults:
     )
 
 
+def _recognize_format(document: Any) -> str:
+    keys = set(document) if isinstance(document, dict) else set()
+    matching = [form for form, (marks, _) in FORMATS.items() if marks <= keys]
+    if not matching:
+        raise MeasurementFileError("not a result of " + ", ".join(FORMATS))
+    return matching[-1]  # asv's files have the keys of hyperfine's, too
+
+
 def read_tool_results(path: Path, name: str | None = None) -> ToolResults:
     """Read a result file.
 
@@ -328,12 +332,8 @@ def read_tool_results(path: Path, name: str | None = None) -> ToolResults:
     """
     try:
         document = decode_json(path.read_bytes())
-        keys = set(document) if isinstance(document, dict) else set()
-        # asv's files have the keys of hyperfine's, too.
-        matching = [form for form, (marks, _) in FORMATS.items() if marks <= keys]
-        if not (name or matching):
-            raise MeasurementFileError("not a result of " + ", ".join(FORMATS))
-        results: ToolResults = FORMATS[name or matching[-1]][1](document).read()
+        _, parse = FORMATS[name or _recognize_format(document)]
+        results: ToolResults = parse(document).read()
     except ValidationError as error:
         problem = describe_problem(error.errors(include_url=False)[0])
         raise MeasurementFileError(problem, where=str(path)) from error

@@ -13,6 +13,7 @@ from treehammer.benchtools.tool_formats import (
     LOGS,
     METRICS,
     ProcessResult,
+    ToolResults,
     read_log,
     read_tool_results,
 )
@@ -108,16 +109,7 @@ def _read_rows(path: Path, tool: str | None, axes: Mapping[str, str], host: str)
     campaign_id = hash_document({"content": content, "axes": axes})[:32]
     file_us = results.started_us or path.stat().st_mtime_ns // 1000
     own_axes = {name: value for name, value in axes.items() if name != COMMIT_AXIS}
-    shared = {
-        **_SHARED_VALUES,
-        "campaign_id": campaign_id,
-        "campaign_name": " ".join((path.name, *map("=".join, axes.items()))),
-        "repository": results.tool,
-        "commit_id": axes.get(COMMIT_AXIS, results.commit) or None,
-        "dirty": results.dirty and COMMIT_AXIS not in axes,
-        "host": results.host or host,
-        "cpu_model": results.cpu_model or None,
-    }
+    shared = _share_values(results, campaign_id, path.name, axes, host)
     measurements, jobs = [], []
     values_by_axis: dict[str, dict[Scalar, None]] = {}
     for number, process in enumerate(results.processes):
@@ -143,6 +135,22 @@ def _read_rows(path: Path, tool: str | None, axes: Mapping[str, str], host: str)
         f"{results.unit}"
     ]
     return ImportedRows(campaign, jobs, measurements, remarks)
+
+
+def _share_values(
+    results: ToolResults, campaign_id: str, name: str, axes: Mapping[str, str], host: str
+) -> dict[str, Any]:
+    """Return the values that the measurements of a file share."""
+    return {
+        **_SHARED_VALUES,
+        "campaign_id": campaign_id,
+        "campaign_name": " ".join((name, *map("=".join, axes.items()))),
+        "repository": results.tool,
+        "commit_id": axes.get(COMMIT_AXIS, results.commit) or None,
+        "dirty": results.dirty and COMMIT_AXIS not in axes,
+        "host": results.host or host,
+        "cpu_model": results.cpu_model or None,
+    }
 
 
 def _describe_process(

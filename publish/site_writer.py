@@ -309,14 +309,14 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
     metric, scopes = next(iter(counts.items()), ("", {}))
     # Of the widest scope with an answer: on one host, none is known over sites.
     counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
-    answered = [verdicts for verdicts in counted if set(verdicts) != {Verdict.NOT_ENOUGH}]
-    verdicts = Counter(next(iter(answered or counted), {}))
+    counted.sort(key=lambda verdicts: set(verdicts) == {Verdict.NOT_ENOUGH})
+    verdicts = Counter(next(iter(counted), {}))
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:
         words = ", ".join(f"{verdicts[name]} {word_verdict(metric, name)}" for name in certain)
         return (words if total == 1 else f"{words} of {total}"), _COLORS[certain[0]]
-    (verdict, _), *_ = verdicts.most_common(1) or [(Verdict.NOT_ENOUGH, 0)]
+    verdict = max(verdicts, key=verdicts.__getitem__, default=Verdict.NOT_ENOUGH)
     return str(verdict), _COLORS.get(Verdict(verdict), _OPEN_COLOR)
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from operator import methodcaller
 from typing import Any
 
-from treehammer.analysis.comparison.comparison_result import judge_campaign
+from treehammer.analysis.comparison.comparison_result import CampaignVerdict, judge_campaign
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
@@ -23,7 +23,7 @@ from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, class
 from treehammer.hctests.definition.model import Scalar
 from treehammer.reproduce.published_result import CAMPAIGN_PREFIX, PublishedResult, QuantityTable
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
-from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
@@ -140,25 +140,30 @@ def measure_ratio(store: Store, quantity: QuantityTable, campaign: CampaignRow) 
 
 def _measure_effect(store: Store, quantity: QuantityTable, campaign: CampaignRow) -> MeasuredRatio:
     rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)
-    verdict = judge_campaign(store, campaign, rows, axes={quantity.axis: (quantity.a, quantity.b)})
+    axes = {quantity.axis: (quantity.a, quantity.b)}
+    row = _find_verdict(judge_campaign(store, campaign, rows, axes=axes), quantity.metric)
+    if row.effect is None or row.low is None or row.high is None:
+        raise UnmeasuredError("too few launches for an interval")
+    if not Verdict(row.verdict).is_statistical:
+        reasons = filter(None, (row.verdict, row.evidence.why))
+        raise UnmeasuredError(": ".join(reasons))
+    return MeasuredRatio(math.exp(row.effect), math.exp(row.low), math.exp(row.high))
+
+
+def _find_verdict(verdict: CampaignVerdict, metric: str) -> VerdictRow:
+    """Find the only verdict of a campaign on a metric."""
     verdicts = [
         row
         for result in verdict.results
         for row in result.comparison.verdicts
-        if row.metric == quantity.metric and row.effect is not None
+        if row.metric == metric and row.effect is not None
     ]
     if not verdicts:
         problems = "; ".join(map(methodcaller("rstrip", "."), verdict.problems))
         raise UnmeasuredError(problems or "too little was measured")
     if len(verdicts) > 1:
         raise UnmeasuredError(f"{len(verdicts)} variants or sites have a verdict each")
-    effect, low, high = verdicts[0].effect, verdicts[0].low, verdicts[0].high
-    if effect is None or low is None or high is None:
-        raise UnmeasuredError("too few launches for an interval")
-    if not Verdict(verdicts[0].verdict).is_statistical:
-        reasons = filter(None, (verdicts[0].verdict, verdicts[0].evidence.why))
-        raise UnmeasuredError(": ".join(reasons))
-    return MeasuredRatio(math.exp(effect), math.exp(low), math.exp(high))
+    return verdicts[0]
 
 
 def _load_rows(

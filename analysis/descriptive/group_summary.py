@@ -114,11 +114,13 @@ def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float
         raise ConfigError(f"{name} is not a number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
         numbers = [m.name for m in METRICS_BY_NAME.values() if m.type in ("int", "float")]
-        remark = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)
-        limited = (
-            "In some steps the load generator was the limit; without others there are no rates and "
-            "latencies. "
-        ) * bool(reported.get(_LIMITED_STEPS))
+        remark = f"Reported: {', '.join(sorted(reported))}. " if reported else ""
+        limited = ""
+        if reported.get(_LIMITED_STEPS):
+            limited = (
+                "In some steps the load generator was the limit; without others there are no rates "
+                "and latencies. "
+            )
         raise ConfigError(
             f"there is no quantity {name!r} in the catalogue, nor did the test report one",
             where="--metrics",
@@ -163,15 +165,15 @@ class _RatioBase:
                 hint=f"{suggest_word(name, by)}Columns: {', '.join(by) or 'none, so name it with --by'}.",
             )
         index = by.index(name)
-        values = {group.key[index]: None for group in groups if group.key[index] is not None}
+        values = [*dict.fromkeys(key for group in groups if (key := group.key[index]) is not None)]
         for value in values:
-            if value is not None and matches_value(typed, value):
+            if matches_value(typed, value):
                 return cls(index, value, text)
         near = suggest_word(typed, [value for value in values if isinstance(value, str)])
         raise ConfigError(
             f"no group has {text}",
             where="--baseline",
-            hint=f"{near}Write {name}=VALUE, with one of: {', '.join(str(value) for value in values)}.",
+            hint=f"{near}Write {name}=VALUE, with one of: {', '.join(map(str, values))}.",
         )
 
     def find_base_group(
@@ -179,10 +181,8 @@ class _RatioBase:
     ) -> ExecutionGroup | None:
         """Find the baseline of a group; None for a baseline itself, and where none exists."""
         key = (*group.key[: self.key_index], self.value, *group.key[self.key_index + 1 :])
-        return next(
-            (candidate for candidate in groups if candidate.key == key and candidate is not group),
-            None,
-        )
+        others = (other for other in groups if other.key == key and other is not group)
+        return next(others, None)
 
 
 class Summary(Protocol):

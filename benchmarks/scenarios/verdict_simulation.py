@@ -250,6 +250,13 @@ def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) 
         row.label for row in rows if row.scope == SITES_SCOPE and row.evidence.points_at_change
     ]
     tally = Counter(right=int(_name_cause(sites, slower) == expected))
+    tally.update(_count_slower(rows, effect))
+    return tally
+
+
+def _count_slower(rows: Sequence[VerdictRow], effect: Effect) -> Counter[str]:
+    """Count the rows with a true effect, and those of them that are slower, by scope."""
+    tally = Counter[str]()
     for row in rows:
         if _true_effect(effect, row) > 0:
             scope = "sites" if row.scope == SITES_SCOPE else "series"

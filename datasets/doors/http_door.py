@@ -313,7 +313,7 @@ class HttpSession:
             raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of WebDAV's")
         resources = {}
         for response in root.iter(_RESPONSE):
-            href = (response.findtext(_HREF) or "").strip()
+            href = response.findtext(_HREF, "").strip()
             error = _find_refusal(response)
             if error and len(root) == 1:  # the folder itself
                 raise HTTPError(answer.url, int(error[1]), error[2], answer.headers, BytesIO())

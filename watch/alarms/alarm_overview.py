@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from itertools import chain
 from operator import attrgetter
 from urllib.parse import quote
 
@@ -268,7 +269,7 @@ def _select_decisive(
         if check.state == CheckState.CLEAR and check.changed_us < comparison.changed_us:
             decisive[pair] = [comparison]
     return sorted(
-        (check for same_checks in decisive.values() for check in same_checks),
+        chain.from_iterable(decisive.values()),
         key=lambda check: (-_level(check).rank, check.test_name, check.a),
     )
 
@@ -284,10 +285,10 @@ def list_decisive(checks: Iterable[ReleaseCheck]) -> list[ReleaseCheck]:
     is_running = False
     for check in checks:
         is_ended = bool(decisive) or (is_running and check.state == CheckState.FAILED)
-        if check.state == CheckState.CLEAR and not check.compared:
+        if check.state == CheckState.CLEAR:
+            if check.compared:
+                return decisive or [check]
             is_running = True
-        elif check.state == CheckState.CLEAR:
-            return decisive or [check]
         elif check.state in LASTING_STATES or (check.state in _LEVELS and not is_ended):
             decisive.append(check)
     return decisive

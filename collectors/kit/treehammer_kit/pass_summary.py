@@ -237,8 +237,9 @@ def compute_share(part: float, whole: float) -> float:
 def _summarize_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
     files = [file for pass_read in passes for file in pass_read.files]
     undefined = _TERMS if files[0].cached else (*_TERMS, *_CACHE_COUNTERS)
-    names = [name for name in LOOP_COUNTERS if name not in undefined]
-    values: Dict[str, Any] = {name: median_counter(passes, name) for name in names}
+    values: Dict[str, Any] = {
+        name: median_counter(passes, name) for name in LOOP_COUNTERS if name not in undefined
+    }
     fetched = values["bytes_read"] + values["bytes_read_extra"]
     values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in passes[0].files))
     values["read_calls_prefetch"] = _count_prefetches(passes, files)

@@ -388,6 +388,7 @@ _FORMAT_OBJECTS = {
     TTREE: ("tree", ("TTree", "TNtuple", "TNtupleD"), ""),
     RNTUPLE: ("RNTuple", ("ROOT::RNTuple",), "; the axis format = 'rntuple' reads it"),
 }
+_EXPECTED_OBJECTS = {TTREE: "a TTree", RNTUPLE: "an RNTuple of the released format"}
 
 
 def describe_missing_object(reader: Any, url: str, requested: str, format_: str) -> str:
@@ -399,8 +400,7 @@ def describe_missing_object(reader: Any, url: str, requested: str, format_: str)
         if kind in classes:
             return f"{url}: the {noun} {requested!r} cannot be read: the file is damaged"
         other = next((hint for _, kinds, hint in _FORMAT_OBJECTS.values() if kind in kinds), "")
-        expected = "a TTree" if format_ == TTREE else "an RNTuple of the released format"
-        return f"{url}: {requested!r} is of class {kind}, not {expected}{other}"
+        return f"{url}: {requested!r} is of class {kind}, not {_EXPECTED_OBJECTS[format_]}{other}"
     paths = [path for path, kind in objects.items() if kind in classes]
     near = difflib.get_close_matches(requested, paths, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

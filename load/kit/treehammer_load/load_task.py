@@ -113,14 +113,14 @@ class LoadTask:
                 end_file=str(load.get("end_file") or ""),
                 server_cache=execution.get("server_cache") or {},
             )
-        if needs_storage and not task.files and task.written is None:
+        task._check(needs_storage)
+        return task
+
+    def _check(self, needs_storage: bool) -> None:
+        if needs_storage and not self.files and self.written is None:
             raise make_load_error(
                 "a load test needs a dataset, or writes = true in [load]: name one in test.toml"
             )
-        task._check()
-        return task
-
-    def _check(self) -> None:
         if not 0 < self.duration_s <= MAX_DURATION_S or self.step_s <= 0:
             raise make_load_error(
                 f"duration_s = {self.duration_s:g}: expected more than 0 and at most "

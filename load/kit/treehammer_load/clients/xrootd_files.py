@@ -59,7 +59,7 @@ class XrootdHandles:
             return
         with self._lock:
             handle = self._handles.get(key)
-            opens = operation.name == OPEN or (handle is None and operation.name != CLOSE)
+            opens = operation.name != CLOSE if handle is None else operation.name == OPEN
             if opens:
                 handle = self._handles[key] = _Handle(self._new_file())
             waits = handle is not None and handle.opened is None

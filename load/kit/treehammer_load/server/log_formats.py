@@ -6,6 +6,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import filterfalse
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Union
 
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -254,11 +255,11 @@ def select_format(value: Union[str, Mapping[str, Any]]) -> LineFormat:
     if not isinstance(value, Mapping):
         raise LogError(f"format = {value!r}: expected 'xrootd', or a table [settings.format]")
     keys = "time", "clock", *_ROLES, *_TABLES
-    unknown = sorted(set(value) - set(keys))
-    missing = [key for key in ("time", "clock", "begin", "end") if not value.get(key)]
-    if unknown or missing:
-        problem = f"unknown key {unknown[0]!r}" if unknown else f"{missing[0]!r} is missing"
-        raise LogError(f"format: {problem} (keys: {', '.join(keys)})")
+    problems = [f"unknown key {key!r}" for key in sorted(set(value) - set(keys))]
+    absent = filterfalse(value.get, ("time", "clock", "begin", "end"))
+    problems += [f"{key!r} is missing" for key in absent]
+    if problems:
+        raise LogError(f"format: {problems[0]} (keys: {', '.join(keys)})")
     for key, pattern in _TABLES.items():
         table = value.get(key, {})
         texts = table.values() if isinstance(table, Mapping) else [""]
