@@ -163,12 +163,10 @@ def _open_gitlab(environment: Mapping[str, str]) -> CommentThread:
     notes = (
         f"/projects/{project}/merge_requests/{_require(environment, 'CI_MERGE_REQUEST_IID')}/notes"
     )
-    own_token = environment.get("GITLAB_TOKEN")
-    headers = (
-        {"PRIVATE-TOKEN": own_token}
-        if own_token
-        else {"JOB-TOKEN": _require(environment, "CI_JOB_TOKEN")}
-    )
+    if own_token := environment.get("GITLAB_TOKEN"):
+        headers = {"PRIVATE-TOKEN": own_token}
+    else:
+        headers = {"JOB-TOKEN": _require(environment, "CI_JOB_TOKEN")}
     return CommentThread(
         _require(environment, "CI_API_V4_URL"),
         notes,

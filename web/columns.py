@@ -175,11 +175,11 @@ class HeatCell:
         """Render the content of the cell."""
         # Comparisons have a thousand cells: Markup.format would take a tenth of their page's time.
         text, description = escape(self.text), escape(self.description)
-        content = (
-            f'<span aria-hidden="true">{text}</span><span class="unseen">{description}</span>'
-            if self.is_symbol
-            else f'{text}<span class="unseen"> {description}</span>'
-        )
+        content = f'{text}<span class="unseen"> {description}</span>'
+        if self.is_symbol:
+            content = (
+                f'<span aria-hidden="true">{text}</span><span class="unseen">{description}</span>'
+            )
         if not self.address:
             return f'<span class="letter">{content}</span>'
         title = f' title="{escape(self.tooltip)}"' if self.tooltip else ""

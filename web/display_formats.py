@@ -71,12 +71,10 @@ def aligned_format(
             return "–"
         number = unit.convert(value)
         # Values too small for the common decimals keep two significant digits.
-        if not plain or 0 < abs(number) < 10 ** (1 - digits):
-            return (
-                write_minus(f"{number:.4g}")
-                if not plain
-                else format_significant(number, 2, trailing_zeros=True)
-            )
+        if not plain:
+            return write_minus(f"{number:.4g}")
+        if 0 < abs(number) < 10 ** (1 - digits):
+            return format_significant(number, 2, trailing_zeros=True)
         return write_minus(f"{number:,.{digits}f}")
 
     return write

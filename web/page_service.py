@@ -256,11 +256,9 @@ def tables_response(
     ]
     if not exported:
         names = ", ".join(table.name for table in tables)
-        text = (
-            f"this page has no table {name!r}; it has {names}"
-            if names
-            else "this page has no tables"
-        )
+        text = "this page has no tables"
+        if names:
+            text = f"this page has no table {name!r}; it has {names}"
         raise responses.RequestRefusedError(404, text)
     headers = {"Cache-Control": "no-store"}
     if output_format == addresses.CSV:

@@ -179,11 +179,9 @@ def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
 
 def _name_first(names: Sequence[str]) -> str:
     names_text = "; ".join(names[:MAX_NAMED])
-    return (
-        names_text
-        if len(names) <= MAX_NAMED
-        else f"{names_text}; and {len(names) - MAX_NAMED} more"
-    )
+    if len(names) <= MAX_NAMED:
+        return names_text
+    return f"{names_text}; and {len(names) - MAX_NAMED} more"
 
 
 _PLAN = (

@@ -125,11 +125,9 @@ def _format_numbers(outcome: LimitOutcome, numbers: Sequence[float]) -> str:
 
 def _format_number(number: float) -> str:
     is_whole = abs(number - round(number)) <= 1e-9 * abs(number)
-    return (
-        write_minus(f"{number:,.0f}")
-        if is_whole
-        else format_significant(number, 4, trailing_zeros=True)
-    )
+    if is_whole:
+        return write_minus(f"{number:,.0f}")
+    return format_significant(number, 4, trailing_zeros=True)
 
 
 def list_limit_notes(report: LimitReport) -> Iterator[str]:

@@ -282,11 +282,9 @@ def comparison_key(sample: Sample, axis: str) -> str:
 
 def release_key(sample: Sample, axis: str) -> str:
     """Compute the key shared by samples that are pooled over sites."""
-    return (
-        _fingerprint(sample, "site", "door")
-        if axis == "door"
-        else _fingerprint_by_protocol(sample, axis)
-    )
+    if axis == "door":
+        return _fingerprint(sample, "site", "door")
+    return _fingerprint_by_protocol(sample, axis)
 
 
 def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:

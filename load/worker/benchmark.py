@@ -164,13 +164,12 @@ def open_client(url: str) -> StorageClient:
     try:
         return make_client(url, CLIENTS, OPERATION_LIMIT_S)
     except PayloadError as error:
-        uses_xrootd = scheme in ("root", "roots", "xroot", "xroots")
-        remedy = (
-            "root:// needs XRootD's client for this Python (the package xrootd); http(s):// and "
-            "mounted paths need nothing"
-            if uses_xrootd
-            else "use a folder, http://, https:// or root://"
-        )
+        remedy = "use a folder, http://, https:// or root://"
+        if scheme in ("root", "roots", "xroot", "xroots"):
+            remedy = (
+                "root:// needs XRootD's client for this Python (the package xrootd); http(s):// and "
+                "mounted paths need nothing"
+            )
         raise BenchmarkError(f"{url}: no client for {scheme}:// here; {remedy}.") from error
 
 

@@ -80,11 +80,9 @@ class JobRow(StoredRow):
 
     def as_external(self) -> JobRow:
         """Return a copy that another installation tracks."""
-        return (
-            self
-            if self.is_external
-            else replace(self, batch_system=EXTERNAL_PREFIX + self.batch_system)
-        )
+        if self.is_external:
+            return self
+        return replace(self, batch_system=EXTERNAL_PREFIX + self.batch_system)
 
 
 @dataclass(frozen=True)

@@ -329,11 +329,9 @@ class FigureQuery:
         by = (VARIANT_COLUMN if is_variant_axis(name) else name for name in self.by)
         used = {*by, *(where.column for where in self.selection.conditions)}
         rolled = used <= ROLLUP_GROUPINGS and set(self.metrics) <= set(ROLLUP_METRICS)
-        return (
-            "roll-ups"
-            if rolled and not self.selection.campaigns and not self.from_measurements
-            else "measurements"
-        )
+        if rolled and not self.selection.campaigns and not self.from_measurements:
+            return "roll-ups"
+        return "measurements"
 
 
 #: Variance, relative to the squared mean, below which a difference of sums is rounding.

@@ -70,11 +70,9 @@ class FailedExecution:
     def find_log(self, sandboxes: Mapping[int, Path]) -> Path | None:
         """Find the log among the output folders of the job's attempts; None if it is not here."""
         folder = sandboxes.get(self.attempt)
-        logs = (
-            [folder / "logs" / f"{self.name}.{stream}" for stream in ("err", "out")]
-            if folder
-            else []
-        )
+        if folder is None:
+            return None
+        logs = (folder / "logs" / f"{self.name}.{stream}" for stream in ("err", "out"))
         return next((path for path in logs if path.is_file() and path.stat().st_size), None)
 
 

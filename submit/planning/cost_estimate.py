@@ -178,11 +178,9 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
             if not job.is_watch:
                 manifest = plan.jobs.planner.manifest_for(Variant(tuple(execution.variant.items())))
             cost = estimate_execution(execution, manifest, history, definition.load)
-            read_bytes = (
-                0
-                if job.is_watch
-                else _estimate_bytes_of_jobs(count, execution, manifest, cost, definition)
-            )
+            read_bytes: int | None = 0
+            if not job.is_watch:
+                read_bytes = _estimate_bytes_of_jobs(count, execution, manifest, cost, definition)
             parts[pair].append((count, job.cpus, cost, read_bytes))
     return [_total_site_cost(*pair, jobs[pair], costs) for pair, costs in parts.items()]
 

@@ -53,20 +53,16 @@ def build_pools(box: Workspace) -> list[Component]:
 
 def rucio_client_configs(box: Workspace) -> dict[str, Path]:
     """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
-    return (
-        {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
-        if box.rucio
-        else {}
-    )
+    if not box.rucio:
+        return {}
+    return {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
 
 
 def read_database_url(box: Workspace) -> str:
     """Read the URL of the results database; '' without one."""
-    return (
-        database_server.database_url_file(box).read_text(encoding="utf-8").strip()
-        if box.database
-        else ""
-    )
+    if not box.database:
+        return ""
+    return database_server.database_url_file(box).read_text(encoding="utf-8").strip()
 
 
 def sites_file_path(box: Workspace) -> Path:

@@ -271,11 +271,9 @@ def patrol_page(request: PageRequest[PageQuery]) -> PageContent:
     entries, budgets = _build_entry_table(report), _build_budget_table(request.store, report)
     starts = _build_start_table(report)
     leader = report.lease.holder if report.lease and report.has_leader else ""
-    state = (
-        ui.Paragraph(f"Led by {leader}.")
-        if leader
-        else ui.Paragraph(ui.Strong("No patrol is running."), " Nothing starts until one does.")
-    )
+    state = ui.Paragraph(f"Led by {leader}.")
+    if not leader:
+        state = ui.Paragraph(ui.Strong("No patrol is running."), " Nothing starts until one does.")
     note = ui.quiet(
         "Used is measured for campaigns that have ended, and reserved for those in flight. A site that "
         "is not usable by its state gets no campaigns; where its use is “probe only”, single jobs find "

@@ -110,12 +110,11 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
     messages = campaign_tables.build_message_table(store, campaign)
     limits = DataTable("limits", "Limits", (), (), empty_text="")
     if campaign.plan.definition.expect:
-        text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
-        limits = (
-            replace(limits, empty_text=text)
-            if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS
-            else make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
-        )
+        if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS:
+            text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
+            limits = replace(limits, empty_text=text)
+        else:
+            limits = make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
     jobs, job_count = campaign_tables.build_job_table(store, query)
     pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))

@@ -165,11 +165,9 @@ def _find_group_folders(controller: str, groups: str, mounts: str) -> List[str]:
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
-        matches = (
-            kind[0] == "cgroup" and controller in kind[-1].split(",")
-            if controller
-            else kind[0] == "cgroup2"
-        )
+        matches = kind[0] == "cgroup2"
+        if controller:
+            matches = kind[0] == "cgroup" and controller in kind[-1].split(",")
         if matches:
             # Inside a container the mount shows only a part of the host's hierarchy.
             inside = os.path.relpath(path, fields[3])

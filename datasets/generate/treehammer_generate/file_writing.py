@@ -198,11 +198,8 @@ def reset_record_dates(path: Path) -> None:
     """
     with path.open("r+b") as file:
         _, version, position = struct.unpack(">4sII", file.read(12))
-        (end,) = (
-            struct.unpack(">Q", file.read(8))
-            if version >= BIG_FILE_OFFSET
-            else struct.unpack(">I", file.read(4))
-        )
+        size, form = (8, ">Q") if version >= BIG_FILE_OFFSET else (4, ">I")
+        (end,) = struct.unpack(form, file.read(size))
         file.seek(position + 10)
         fixed = file.read(4)
         while position < end:

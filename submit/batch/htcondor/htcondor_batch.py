@@ -455,11 +455,10 @@ class HTCondorBatch(FolderBatch[Submission]):
                 queued = None
                 if new.path.exists():
                     queued = self._resolve(new, holds_lock=True)
-                queued_ids = (
-                    new.batch_ids(queued)
-                    if queued
-                    else self._submit_cluster(old.campaign, text, jobs)
-                )
+                if queued:
+                    queued_ids = new.batch_ids(queued)
+                else:
+                    queued_ids = self._submit_cluster(old.campaign, text, jobs)
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
 
