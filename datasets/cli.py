@@ -355,9 +355,12 @@ def print_findings(manifest: Manifest) -> None:
         click.echo(line)
     for note in manifest.describe_peculiarities():
         click.echo(f"{note[0].upper()}{note[1:]}")
+    if manifest.unreadable_branches:
+        _print_unreadable_branches(manifest)
+
+
+def _print_unreadable_branches(manifest: Manifest) -> None:
     unreadable = manifest.unreadable_branches
-    if not unreadable:
-        return
     branches = manifest.files[0].layout.branches
     click.echo(f"ROOT cannot read {len(unreadable)} of {branches} branches:")
     for name, reason in list(unreadable.items())[:MAX_LISTED_ITEMS]:
@@ -398,7 +401,7 @@ def _format_origin_value(value: Any) -> str:
         )
     if not isinstance(value, list):
         return str(value)
-    suffix = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})" * (
-        len(value) > MAX_LISTED_ITEMS
-    )
+    suffix = ""
+    if len(value) > MAX_LISTED_ITEMS:
+        suffix = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})"
     return (", ".join(value[:MAX_LISTED_ITEMS]) or "none") + suffix

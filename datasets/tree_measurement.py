@@ -114,7 +114,8 @@ def _describe_other_lengths(
 ) -> dict[str, str]:
     """Map each branch with another number of entries than its tree to both numbers."""
     return {
-        name: f"{entries} of {item['entries']} entries" + f" in {path.name}" * names_files
+        name: f"{entries} of {item['entries']} entries"
+        + (f" in {path.name}" if names_files else "")
         for path, item in filled
         for name, entries in item["lengths"].items()
     }
