@@ -452,13 +452,11 @@ class HTCondorBatch(FolderBatch[Submission]):
             text = jobs[0].text
             new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
-                queued = None
-                if new.path.exists():
-                    queued = self._resolve(new, holds_lock=True)
-                if queued:
-                    queued_ids = new.batch_ids(queued)
-                else:
+                queued = self._resolve(new, holds_lock=True) if new.path.exists() else None
+                if not queued:
                     queued_ids = self._submit_cluster(old.campaign, text, jobs)
+                else:
+                    queued_ids = new.batch_ids(queued)
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
 
