@@ -222,24 +222,24 @@ class CricImport:
             self._skip(area, f"{protocol.endpoint or 'empty endpoint'}: not supported by ROOT")
             return
         kind, doors = scheme.protocol, self._doors[site]
-        path_prefix = self._options.path_prefix.strip("/")
-        parts = (address.path.strip("/"), protocol.path.strip("/"), path_prefix)
-        slash = "//" if kind == "root" else "/"
-        prefix = f"{scheme.name}://{address.netloc}{slash}{'/'.join(filter(None, parts))}"
-        if prefix in {door.prefix for door in doors}:
-            return
-        server, version = self._find_server(address.hostname)
-        door = Door.model_construct(
-            name=_name_door(kind, doors),
-            protocol=kind,
-            prefix=prefix,
-            middleware=middleware or server,
-            version=version,
-        )
-        if problem := _find_door_problem(door):
-            self._skip(area, f"door at {address.hostname}: {problem}")
-        else:
-            doors.append(door)
+        folders = (address.path, protocol.path, self._options.path_prefix)
+        path = "/".join(filter(None, (folder.strip("/") for folder in folders)))
+        prefix = f"{scheme.name}://{address.netloc}/{'/' if kind == 'root' else ''}{path}"
+        if prefix not in {door.prefix for door in doors}:
+            number = sum(door.protocol == kind for door in doors) + 1
+            name = kind if number == 1 else f"{kind}-{number}"
+            server, version = self._find_server(address.hostname)
+            door = Door.model_construct(
+                name=name,
+                protocol=kind,
+                prefix=prefix,
+                middleware=middleware or server,
+                version=version,
+            )
+            if problem := _find_door_problem(door):
+                self._skip(area, f"door at {address.hostname}: {problem}")
+            else:
+                doors.append(door)
 
     def _find_server(self, host: str) -> tuple[str, str]:
         """Return middleware and version of a host's server; '' if no service states its version."""
@@ -285,12 +285,6 @@ class CricImport:
         if not resources:
             self._skip(name, "imported without a batch selector; add requirements or grid_resource")
         return next(iter(resources), "")
-
-
-def _name_door(kind: str, doors: Sequence[Door]) -> str:
-    """Name the next door of a protocol at a site."""
-    number = sum(door.protocol == kind for door in doors) + 1
-    return kind if number == 1 else f"{kind}-{number}"
 
 
 def _find_door_problem(door: Door) -> str:
