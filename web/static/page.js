@@ -125,6 +125,10 @@ document.body.addEventListener("htmx:configRequest", ({ detail }) => {
   for (const [name, value] of new URLSearchParams(location.search)) if (isOther(name)) address.searchParams.set(name, value);
   detail.path = address.pathname + address.search;
 });
+// Open a table that is refused as a page, which says why: the session has ended, or the service is busy.
+document.body.addEventListener("htmx:responseError", ({ detail }) => {
+  if (detail.target.id.startsWith("table-")) location.assign(detail.pathInfo.finalRequestPath);
+});
 // Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const form of document.querySelectorAll("form[method=get]")) form.reset();
