@@ -47,6 +47,7 @@ class OperationGroup:
         measurements: number of measurements that performed it.
         active_clients: most clients that were active at one time.
         seconds: time that the steps cover; simultaneous steps count once.
+        due_seconds: the same without the time after a load in which overdue answers came.
         steps: number of rows that enter the figures.
         limited_steps: number of rows left out.
         limited_seconds: time that these cover, with successful operations and their bytes in
@@ -70,6 +71,7 @@ class OperationGroup:
     measurements: int
     active_clients: int
     seconds: float
+    due_seconds: float
     steps: int
     limited_steps: int
     scheduled: int
@@ -88,8 +90,8 @@ class OperationGroup:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the load generator was the limit in all steps."""
-        return self.limited_steps > 0 and not self.steps
+        """Whether the load generator was the limit in all steps in which operations were due."""
+        return self.limited_steps > 0 and not self.scheduled
 
     @property
     def least_hz(self) -> float | None:
@@ -131,8 +133,8 @@ class OperationGroup:
             return ""
         done_hz = self.least_hz if done_hz is None else done_hz
         bytes_per_s = self.least_bytes_per_s if bytes_per_s is None else bytes_per_s
-        if done_hz is None:
-            return ""
+        if not done_hz:
+            return "" if done_hz is None else f"{limit}, and no operation succeeded"
         bounds = [f"{done_hz:.3g} operations/s"]
         if bytes_per_s:
             bounds.append(f"{bytes_per_s / 1e6:.3g} MB/s")
@@ -144,7 +146,7 @@ class OperationGroup:
     @property
     def attempted_hz(self) -> float | None:
         """Operations due per second; None without any counted step."""
-        return self.scheduled / self.seconds if self.seconds else None
+        return self.scheduled / self.due_seconds if self.due_seconds else None
 
     @property
     def observed_hz(self) -> float | None:
@@ -279,7 +281,10 @@ class _OperationSums:
         self.intervals[interval] = max(self.intervals.get(interval, 0), row["clients"])
 
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
-        seconds, clients = _sweep_intervals(self.intervals)
+        is_limited = self.counts["limited_steps"] and not self.counts["scheduled"]
+        intervals = {} if is_limited else self.intervals
+        seconds, clients = _sweep_intervals(intervals)
+        due_intervals = {key: n for key, n in intervals.items() if n or side != CLIENT}
         count, trips_s = self.counts["done"], self.round_trips_s
         return OperationGroup(
             key=key,
@@ -288,6 +293,7 @@ class _OperationSums:
             measurements=len(self.measurements),
             active_clients=clients,
             seconds=seconds,
+            due_seconds=_sweep_intervals(due_intervals)[0],
             failures=dict(self.failures.most_common()),
             latency=self.latency,
             round_trip_s=trips_s / count if count and trips_s is not None else None,

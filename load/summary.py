@@ -31,8 +31,9 @@ _HIGHER_CEILING = (
     "To find more: a higher load of the door in the sites file, with the site's consent."
 )
 _OPERATIONS_NOTE = (
-    "Rates are over the time that the steps cover; latencies are those of successful operations, from "
-    "the scheduled instant. Steps in which the load generator was the limit are left out."
+    "Rates are over the time that the steps cover, observed ones until the answers came; latencies are "
+    "those of successful operations, from the scheduled instant. Steps in which the load generator was "
+    "the limit are left out."
 )
 
 

@@ -157,7 +157,7 @@ def _operation_metrics() -> Tuple[Metric, ...]:
         count("step", "Time step, from 0 at the common start of the campaign's jobs, else at the start of the load."),
         count("step_start_us", "Start of the step, microseconds since 1970 UTC.", unit="us"),
         number("step_s", "s", "Length of the step."),
-        count("clients", "Clients that were active in the step."),
+        count("clients", "Clients that were active in the step; 0 in rows of servers, and of the time after a load in which late answers came."),
         count("scheduled", "Operations that were due in the step."),
         count("done", "Operations of these that succeeded.", "higher"),
         count("failed", "Operations of these that failed, or had not ended when the load stopped.", "lower"),

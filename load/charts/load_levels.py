@@ -261,8 +261,8 @@ def load_details(
         )
 
     def find_step(row: Mapping[str, Any]) -> tuple[int, float] | None:
-        first = row["step"] // points * points
-        return (first, first * finder.find_step_s(row)) if is_same(row) else None
+        first, is_due = row["step"] // points * points, row["clients"] or row["side"] != CLIENT
+        return (first, first * finder.find_step_s(row)) if is_due and is_same(row) else None
 
     keys = (find_step, find_by("server"), find_by("site"))
     steps, servers, sites = load_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)

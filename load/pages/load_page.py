@@ -214,7 +214,8 @@ def _describe_chosen(
         ui.Bullets(list_limits(details), ""),
         tables["levels"],
         ui.quiet(
-            "Rates are over the time that the steps cover and add over jobs that ran at the same time. "
+            "Rates are over the time that the steps cover, observed ones until the answers came, and add "
+            "over jobs that ran at the same time. "
             "Latencies are those of successful operations, from the scheduled instant. Rows of steps in "
             "which the generator was the limit are left out: counted, but in no other figure."
         ),

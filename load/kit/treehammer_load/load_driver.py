@@ -82,6 +82,8 @@ MAX_IN_FLIGHT = 20_000
 STOP_GRACE_S = 1.0
 #: Seconds of a ceiling on traffic that a schedule may use ahead, because readers have random phases.
 BURST_S = 0.5
+#: The same for a closed loop, whose clients may coincide.
+LOOP_BURST_S = 0.02
 _POLL_S = 0.005
 
 
@@ -91,13 +93,20 @@ class Throttle:
     Args:
         ceiling: share of this generator.
         burst_s: seconds of the ceiling on traffic that may be used at once after a time of less load.
+        opens_burst_s: the same of the ceiling on opens.
         start_s: instant from which also the first operation waits until the ceiling permits all of
             it; without it, the first one is sent when it is due.
     """
 
-    def __init__(self, ceiling: CeilingShare, burst_s: float = 0.0, start_s: float = -inf) -> None:
+    def __init__(
+        self,
+        ceiling: CeilingShare,
+        burst_s: float,
+        opens_burst_s: float = 0.0,
+        start_s: float = -inf,
+    ) -> None:
         self._ceiling = ceiling
-        self._burst_s = burst_s
+        self._burst_s, self._opens_burst_s = burst_s, opens_burst_s
         # Instants at which all admitted operations are paid off.
         self._opens_s = self._bytes_s = start_s
 
@@ -110,7 +119,7 @@ class Throttle:
         bytes_s = self._bytes_s + (operation.bytes / speed if moves else 0.0)
         # A rounding error must not delay an operation.
         if opens:
-            due_s = max(due_s, opens_s - 1e-9)
+            due_s = max(due_s, opens_s - self._opens_burst_s - 1e-9)
         if moves:
             due_s = max(due_s, bytes_s - self._burst_s - 1e-9)
         if opens:
@@ -136,9 +145,10 @@ class LoadTimer:
         """Return the seconds since step 0 began."""
         return time.monotonic() - self._origin
 
-    def wait(self, seconds: float) -> bool:
-        """Wait; return at once and True after :meth:`stop`."""
-        return self._stop.wait(seconds)
+    def wait(self, seconds: float, wake: Optional[Event] = None) -> bool:
+        """Wait, at most until ``wake``; without it, return at once and True after :meth:`stop`."""
+        (wake or self._stop).wait(seconds)
+        return self.stopped
 
     def stop(self) -> None:
         """End the load; for signal handlers and other threads."""
@@ -364,19 +374,22 @@ class ClosedLoopDriver(LoadDriver):
         self._end_s, self._last_end_s = end_s, self._start_s
         self._local = threading.local()
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
-        self._throttle = Throttle(self._ceiling, start_s=self._start_s)
+        burst_s = LOOP_BURST_S
+        self._throttle = Throttle(self._ceiling, burst_s, burst_s, self._start_s + burst_s)
         self._throttling = threading.Lock()
         # Operations that the ceiling delays, by the instants at which they may be sent.
         self._delayed: List[Tuple[float, int, Operation]] = []
+        self._delays = Event()
         self._numbers = count()
         if self._wait_until(self._start_s):
             for client in list(self._sequences):
                 self._continue(client)
         while self._sequences and not timer.stopped and timer.now() < end_s:
             boundary = self._account.advance(timer.now())
+            self._delays.clear()
             held_s = self._send_held()
             until_s = min(end_s, boundary, held_s, timer.now() + _LOOP_POLL_S)
-            timer.wait(max(0.0, until_s - timer.now()))
+            timer.wait(max(0.0, until_s - timer.now()), self._delays)
         self.is_complete = not self._sequences
         patience_s = self._client.timeout_s if patience_s is None else patience_s
         self._end_flights(end_s + patience_s)
@@ -416,6 +429,7 @@ class ClosedLoopDriver(LoadDriver):
                 if due_s > now:
                     operation = operation._replace(held_since_s=now)
                     heapq.heappush(self._delayed, (due_s, next(self._numbers), operation))
+                    self._delays.set()
                     return
             self._client.start(self._make_flight(operation._replace(due_s=now)))
 

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ....collectors.record.latency_histograms import LatencyHistogram
+from ....collectors.record.latency_histograms import QUANTILES, LatencyHistogram
 from ....collectors.record.operation_steps import DELETE, MAIN_OPERATIONS
 
 Row = Mapping[str, Any]
@@ -18,19 +18,15 @@ _ROUND_TRIPS = 5
 _CONNECT_TIMEOUT_S = 2.0
 
 
-def summarize_rows(rows: Sequence[Row]) -> Dict[str, float]:
+def summarize_rows(rows: Sequence[Row], seconds: Optional[float] = None) -> Dict[str, float]:
     """Summarize the main operation of a load: the writes, deletions or reads, else the opens.
 
     Steps in which the generator was the limit are counted and otherwise left out; if all were,
-    neither rates nor latencies remain.
+    neither rates nor latencies remain.  ``seconds`` is the time of the others, by default their sum.
     """
-    return _summarize_main(rows, _count_seconds(_select_counted(_choose_rows(rows))))
-
-
-def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
-    """Summarize the main operation; ``seconds`` is the time of the steps that count."""
     selected_rows = _choose_rows(rows)
     counted_rows = _select_counted(selected_rows)
+    seconds = _count_seconds(counted_rows) if seconds is None else seconds
     scheduled = sum(row["scheduled"] for row in selected_rows)
     figures = {
         "limited_steps": float(len(_find_limited(selected_rows))),
@@ -40,13 +36,8 @@ def _summarize_main(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
         figures.update(_summarize_rates(counted_rows, seconds))
     histogram = merge_latencies(counted_rows)
     if histogram.count:
-        figures.update(
-            latency_mean_s=histogram.mean,
-            latency_p50_s=histogram.quantile(0.5),
-            latency_p95_s=histogram.quantile(0.95),
-            latency_p99_s=histogram.quantile(0.99),
-            latency_max_s=histogram.maximum,
-        )
+        figures["latency_mean_s"] = histogram.mean
+        figures.update({f"latency_{name}": histogram.quantile(n) for name, n in QUANTILES.items()})
     return figures
 
 
@@ -70,10 +61,10 @@ def summarize_loop(
     """
     selected_rows = _choose_rows(rows)
     if not selected_rows:
-        return _summarize_main(rows, 0.0)
+        return summarize_rows(rows, 0.0)
     span = spans[selected_rows[0]["operation"]]
     seconds = _count_busy_seconds(span, step_s, _find_limited(selected_rows))
-    figures = _summarize_main(rows, seconds)
+    figures = summarize_rows(rows, seconds)
     figures.pop("attempted_hz", None)
     figures["total_mb"] = sum(row["bytes"] for row in selected_rows) / 1e6
     if not sum(row["failed"] for row in rows):
@@ -173,7 +164,7 @@ def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     if not scheduled:  # all began in steps that are left out
         return {}
     return {
-        "attempted_hz": scheduled / seconds,
+        "attempted_hz": scheduled / _count_seconds([row for row in rows if row["clients"]]),
         "achieved_hz": completed / seconds,
         "achieved_mb_per_s": sum(row["bytes"] for row in rows) / seconds / 1e6,
         "failed_share": sum(row["failed"] for row in rows) / scheduled,
@@ -189,22 +180,16 @@ def measure_round_trip(rows: Sequence[Row]) -> Dict[str, float]:
     host, _, port = server.rpartition(":")
     if not host or not port.isdigit():
         return {}
-    times: List[float] = []
-    for _ in range(_ROUND_TRIPS):
-        spent = _time_connect(host.strip("[]"), int(port))
-        if spent is None:
-            return {}
-        times.append(spent)
-    return {"round_trip_s": min(times)}
-
-
-def _time_connect(host: str, port: int) -> Optional[float]:
     try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(address[0], socket.SOCK_STREAM) as connection:
-            connection.settimeout(_CONNECT_TIMEOUT_S)
-            start = time.monotonic()
-            connection.connect(address[4])
-            return time.monotonic() - start
+        address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        return {"round_trip_s": min(_time_connect(address) for _ in range(_ROUND_TRIPS))}
     except OSError:
-        return None
+        return {}
+
+
+def _time_connect(address: Tuple[Any, ...]) -> float:
+    with socket.socket(address[0], socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_TIMEOUT_S)
+        start = time.monotonic()
+        connection.connect(address[4])
+        return time.monotonic() - start

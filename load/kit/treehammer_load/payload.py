@@ -273,7 +273,7 @@ class _Load:
         cpu_s = self._timer.cpu_s() + self._client.child_cpu_s()
         end_s = driver.run_loop(load, self._task.duration_s)
         cpu_s = self._timer.cpu_s() + self._client.child_cpu_s() - cpu_s
-        rows = recorder.list_rows(end_s, every_step=True)
+        rows = recorder.list_rows(end_s)
         figures = summarize_loop(
             rows, recorder.spans, self._task.step_s, by_server=load.moves_files
         )

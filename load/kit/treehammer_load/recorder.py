@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from collections import Counter
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ....collectors.record.latency_histograms import LatencyHistogram
 from ....collectors.record.operation_steps import CLIENT, LATE_S, LoadProgress, make_operation_step
@@ -15,6 +16,8 @@ MAX_ROWS = 10_000
 MAX_LATE_SHARE = 0.01
 #: ... or if the generator used this many cores: its Python code runs on one at most.
 MAX_CPU = 0.9
+#: Answers after a load's end prolong it from this share of its time on.
+OVERTIME_SHARE = 0.01
 
 
 class StepClock(NamedTuple):
@@ -43,7 +46,7 @@ class StepCounts:
         self.latency = LatencyHistogram()
         self.scheduled = self.late = self.held = self.bytes = 0
         self.lateness_max_s = 0.0
-        self.failures: Dict[str, int] = {}
+        self.failures: Counter[str] = Counter()
 
     def add(self, other: StepCounts) -> None:
         """Add the operations of another server."""
@@ -53,8 +56,7 @@ class StepCounts:
         self.held += other.held
         self.bytes += other.bytes
         self.lateness_max_s = max(self.lateness_max_s, other.lateness_max_s)
-        for name, count in other.failures.items():
-            self.failures[name] = self.failures.get(name, 0) + count
+        self.failures.update(other.failures)
 
 
 class Recorder:
@@ -83,7 +85,9 @@ class Recorder:
         self._max_cpu = MAX_CPU * cores
         self._observe = observe
         #: Operation -> instant at which the first was due, and at which the last ended.
-        self._spans: Dict[str, Tuple[float, float]] = {}
+        self.spans: Dict[str, Tuple[float, float]] = {}
+        #: Operation -> instants at which it succeeded.
+        self._ends: Dict[str, LatencyHistogram] = {}
         self._lock = threading.Lock()
         self._counts: Dict[Tuple[int, str, str], StepCounts] = {}
         self._cpu: Dict[int, float] = {}
@@ -104,8 +108,8 @@ class Recorder:
         with self._lock:
             # The time for which the ceiling held the first operation back is part of the rate.
             begin_s = operation.due_s if operation.held_since_s is None else operation.held_since_s
-            first_s, last_s = self._spans.get(operation.name, (begin_s, now_s))
-            self._spans[operation.name] = min(first_s, begin_s), max(last_s, now_s)
+            first_s, last_s = self.spans.get(operation.name, (begin_s, now_s))
+            self.spans[operation.name] = min(first_s, begin_s), max(last_s, now_s)
             if operation.due_s >= self._steps.first * self._steps.step_s:
                 punctuality = self._punctuality.setdefault(step, [0, 0])
                 punctuality[0] += 1
@@ -118,9 +122,10 @@ class Recorder:
             counts.held += operation.held_since_s is not None and not is_short
             counts.lateness_max_s = max(counts.lateness_max_s, lateness)
             if failure:
-                counts.failures[failure] = counts.failures.get(failure, 0) + 1
+                counts.failures[failure] += 1
             else:
                 counts.latency.record(now_s - operation.due_s)
+                self._ends.setdefault(operation.name, LatencyHistogram()).record(now_s)
                 counts.bytes += operation.bytes
 
     def record_cpu(self, step: int, cores: float, is_complete: bool) -> None:
@@ -129,50 +134,54 @@ class Recorder:
         if not self._progress or not is_complete:
             return
         with self._lock:  # operations on their way are missing
-            counts = [counts for key, counts in self._counts.items() if key[0] == step]
-            progress = LoadProgress(
-                step,
-                self._steps.step_s,
-                sum(part.latency.count for part in counts),
-                sum(sum(part.failures.values()) for part in counts),
-                sum(part.bytes for part in counts),
-            )
+            total = StepCounts()
+            for counts in (counts for key, counts in self._counts.items() if key[0] == step):
+                total.add(counts)
+            done, failed = total.latency.count, sum(total.failures.values())
+            progress = LoadProgress(step, self._steps.step_s, done, failed, total.bytes)
         progress.write(self._progress)
 
-    @property
-    def spans(self) -> Mapping[str, Tuple[float, float]]:
-        """Operation -> its first instant and its last end, in seconds from the start of step 0."""
-        return dict(self._spans)
-
-    def list_rows(self, end_s: float, *, every_step: bool = False) -> List[Dict[str, Any]]:
-        """List the rows of the measurement.
-
-        Args:
-            end_s: end of the last step.
-            every_step: add rows for steps in which no operation was due, so that the time of
-                operations that last for several steps is complete.
-        """
+    def list_rows(self, end_s: float) -> List[Dict[str, Any]]:
+        """List the rows of the measurement, whose last step ends at ``end_s``."""
         with self._lock:
-            last = self._steps.find_step(max(end_s - 1e-6, 0.0))
-            keys = self._list_keys(last) if every_step else self._counts
+            keys = self._list_keys(end_s)
             if len(keys) > MAX_ROWS:
                 merged: Dict[Tuple[int, str, str], StepCounts] = {}
                 for (step, name, _server), counts in self._counts.items():
                     merged.setdefault((step, name, ""), StepCounts()).add(counts)
                 self._counts = merged
-                keys = self._list_keys(last) if every_step else self._counts
-            return [self._make_row(key, end_s) for key in sorted(keys)]
+                keys = self._list_keys(end_s)
+            rows = [self._make_row(key, end_s) for key in sorted(keys)]
+            return [*rows, *self._make_overtime_rows(rows, end_s)]
 
-    def _list_keys(self, last: int) -> Set[Tuple[int, str, str]]:
-        """List the keys of all operations and servers from their first steps to the last one."""
-        first: Dict[Tuple[str, str], int] = {}
-        for step, name, server in self._counts:
-            first[name, server] = min(step, first.get((name, server), step))
-        return {
-            (step, name, server)
-            for (name, server), begin in first.items()
-            for step in range(begin, last + 1)
-        } | set(self._counts)
+    def _list_keys(self, end_s: float) -> Set[Tuple[int, str, str]]:
+        """List all operations and servers in every step, also where none was due: rates need its time."""
+        last = self._steps.find_step(max(end_s - 1e-6, 0.0))
+        names = {key[1:] for key in self._counts}
+        steps = range(self._steps.first, last + 1)
+        return {(step, *name) for step in steps for name in names} | set(self._counts)
+
+    def _make_overtime_rows(
+        self, rows: List[Dict[str, Any]], end_s: float
+    ) -> Iterator[Dict[str, Any]]:
+        """Make rows without clients of the time after the load in which 99 % had been answered.
+
+        Steps that are left out leave out their share of it.
+        """
+        for name, ends in sorted(self._ends.items()):
+            overtime_s = ends.quantile(0.99) - end_s
+            if overtime_s < OVERTIME_SHARE * end_s:
+                continue
+            lengths = {row["step"]: row["step_s"] for row in rows if row["operation"] == name}
+            counted_s = sum(length for step, length in lengths.items() if not self.is_limited(step))
+            last = max(key for key in self._counts if key[1] == name)
+            yield {
+                **self._make_row((max(lengths) + 1, *last[1:]), end_s),
+                "step_start_us": self._steps.start_us + round(end_s * 1e6),
+                "step_s": overtime_s * (counted_s / sum(lengths.values()) or 1.0),
+                "clients": 0,
+                "generator_limited": not counted_s,
+            }
 
     def is_limited(self, step: int) -> bool:
         """Return whether the generator was the limit in a step, preparation before it excluded."""

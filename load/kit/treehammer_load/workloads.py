@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from queue import SimpleQueue
 from typing import (
     TYPE_CHECKING,
@@ -124,13 +124,9 @@ def read_pattern(task: LoadTask, _span: LoadSpan) -> ClosedLoop:
     low, high = task.read_range("chunk_kb", "10-20", (0, MAX_PIECE_KB))
     lengths = round(1e3 * low), round(1e3 * high)
     _check_size(task, vector * lengths[0], vector, vector * lengths[1])
+    files = enumerate(islice(cycle(task.files), clients))
     return ClosedLoop(
-        [
-            sequence_reads(
-                client, task.files[client % len(task.files)], reads, lengths, vector, task.seed
-            )
-            for client in range(clients)
-        ]
+        [sequence_reads(n, file, reads, lengths, vector, task.seed) for n, file in files]
     )
 
 

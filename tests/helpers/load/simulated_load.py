@@ -37,12 +37,14 @@ class SimulatedTimer(LoadTimer):
     def now(self) -> float:
         return self.time_s
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float, wake: threading.Event | None = None) -> bool:
         end = self.time_s + seconds
         while not self.stopped and self._events and self._events[0][0] <= end:
             when, _, action = heapq.heappop(self._events)
             self.time_s = max(self.time_s, when)
             action()
+            if wake and wake.is_set():
+                return self.stopped
         if not self.stopped:
             self.time_s = max(self.time_s, end)
         return self.stopped

@@ -87,7 +87,7 @@ def run_storm(storage: StorageClient, **axes: Any) -> tuple[dict[str, int], dict
 
     recorder = Recorder(steps, 2, observe=observe)
     driver = ClosedLoopDriver(storage, recorder, steps, timer)
-    (row,) = recorder.list_rows(driver.run_loop(loop, 1e4), every_step=True)
+    (row,) = recorder.list_rows(driver.run_loop(loop, 1e4))
     assert driver.is_complete
     return {name: row[name] for name in ("scheduled", "done", "failed")}, loop.summarize()
 

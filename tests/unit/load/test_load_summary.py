@@ -35,11 +35,13 @@ def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> No
     for job in "ab":
         add(store, job, *(make_operation([0.001] * 50, step=n, clients=3) for n in range(2)))
     add(store, "c", make_operation([0.5] * 50, {"timeout": 50}, step=1, clients=1, bytes=4000))
+    # Answers came for 5 s after the load.
+    add(store, "d", make_operation([], step=4, clients=0, step_s=5.0))
     [total] = fetch(store)
     # 20 s in all: 2 x 100 in both steps, and 100 more in the second.
-    assert (total.measurements, total.active_clients, total.seconds) == (3, 7, 20.0)
-    assert (total.attempted_hz, total.observed_hz) == (15.0, 12.5)
-    assert total.bytes_per_s == 200
+    assert (total.measurements, total.active_clients, total.seconds) == (4, 7, 25.0)
+    assert (total.attempted_hz, total.observed_hz) == (15.0, 10.0)
+    assert total.bytes_per_s == 160
     assert total.failed_fraction == pytest.approx(50 / 300)
     assert total.failures == {"timeout": 50}
     assert total.latency.quantile(0.5) == pytest.approx(0.001, rel=0.01)
@@ -48,6 +50,7 @@ def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> No
     assert [(step.key, step.attempted_hz, step.active_clients) for step in steps] == [
         (0, 10.0, 6),
         (1, 20.0, 7),
+        (4, None, 0),
     ]
 
 
@@ -123,16 +126,19 @@ def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> Non
 def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path) -> None:
     """Its line has dashes only; a sentence names the limit and what is known."""
     store.add_campaign(make_campaign_row(name="opens"), [])
-    for job, limited in (("a", True), ("b", False)):
+    for rate, done, limited in ((10, 50, True), (5, 50, False), (20, 0, True)):
         steps = [
             make_operation(
-                [0.5] * 50, {"unfinished": 50}, step=n, bytes=20_000_000, generator_limited=limited
+                [0.5] * done,
+                {"unfinished": 50},
+                step=n,
+                bytes=20_000_000,
+                generator_limited=limited,
             )
             for n in range(2)
         ]
-        rate = 10 if limited else 5
         values = {"variant": f'{{"rate_hz":{rate}}}', "variant_label": f"rate_hz={rate}"}
-        add(store, job, *steps, **values)
+        add(store, str(rate), *steps, make_operation([], step=1, server="idle"), **values)
     output = summarize(tmp_path, "--by", "rate_hz").output
     sentence = (
         "rate_hz 10, open: the load generator was the limit in all steps, so that only lower bounds "
@@ -140,9 +146,11 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     )
     assert sentence in output
     assert "rate_hz 5, open" not in output
+    assert "was the limit in all steps, and no operation succeeded." in output
     assert "more jobs with fewer clients each" in output
     rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
-    assert [(row["least_hz"], row["observed_hz"]) for row in rows] == [(None, 5.0), (5.0, None)]
+    rates = [(row["least_hz"], row["observed_hz"]) for row in rows]
+    assert rates == [(None, 5.0), (5.0, None), (0.0, None)]
     assert rows[1]["least_bytes_per_s"] == 2e6
 
 

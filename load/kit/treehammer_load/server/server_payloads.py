@@ -66,10 +66,7 @@ class SystemFigures(NamedTuple):
 
 def read_system_figures(time_s: float) -> SystemFigures:
     """Read all counters; those that the system lacks are 0."""
-    counters = dict.fromkeys(COUNTERS, 0.0)
-    counters.update(_read_cpu())
-    counters.update(_read_network())
-    counters.update(_read_disks())
+    counters = {**dict.fromkeys(COUNTERS, 0.0), **_read_cpu(), **_read_network(), **_read_disks()}
     extended = _read_protocol("/proc/net/netstat", "TcpExt")
     basic = _read_protocol("/proc/net/snmp", "Tcp")
     counters["connections"] = basic.get("PassiveOpens", 0.0)
@@ -340,17 +337,12 @@ def summarize_system(
     """Summarize the time steps: shares of all cores, rates, events, and the read-ahead settings."""
     seconds = max(states[-1].time_s - states[0].time_s, 1e-3)
     total = states[-1].subtract(states[0])
-    figures = {
-        f"{name}_share": compute_share(total[f"{name}_s"], total["total_s"])
-        for name in ("cpu", "io_wait")
-    }
+    figures: Dict[str, float] = {}
     for name in ("cpu", "io_wait"):
-        shares = [
-            compute_share(change[f"{name}_s"], change["total_s"])
-            for change in changes
-            if change["total_s"] > 0
-        ]
-        figures[f"{name}_share_max"] = max(shares, default=0.0)
+        share, *shares = (
+            compute_share(change[f"{name}_s"], change["total_s"]) for change in (total, *changes)
+        )
+        figures.update({f"{name}_share": share, f"{name}_share_max": max(shares, default=0.0)})
     for name in ("net_in", "net_out", "disk_read", "disk_write"):
         figures[f"{name}_mb_per_s"] = total[f"{name}_bytes"] / seconds / 1e6
     for name in ("connections", "listen_overflows", "listen_drops", "syn_retries"):

@@ -8,6 +8,7 @@ when it is closed.
 from __future__ import annotations
 
 import struct
+from itertools import product
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from .....collectors.record.latency_histograms import LatencyHistogram
@@ -55,7 +56,7 @@ class ServerRecorder:
             return
         counts = self._count(start_s, call.operation, 1)
         if call.failure:
-            counts.failures[call.failure] = counts.failures.get(call.failure, 0) + 1
+            counts.failures[call.failure] += 1
         else:
             counts.latency.record(call.duration_us / 1e6)
             counts.bytes += call.bytes
@@ -68,7 +69,10 @@ class ServerRecorder:
         return counts
 
     def list_rows(self) -> List[Dict[str, Any]]:
-        """List the rows of the measurement."""
+        """List the rows of the measurement, also of steps without calls: rates need their time."""
+        operations = {operation for _, operation in self._counts}
+        for key in product(range(self._steps.first, self._last + 1), operations):
+            self._counts.setdefault(key, StepCounts())
         return [
             make_server_row(
                 self._steps,
