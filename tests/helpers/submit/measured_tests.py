@@ -27,7 +27,7 @@ import json, os, random, sys
 sys.path.insert(0, os.environ["TREEHAMMER_SOFTWARE"])
 import library
 steps = library.count_steps(1000)
-seconds = 1e-6 * steps * random.gauss(1, 0.004)
+seconds = 1e-6 * steps * random.uniform(0.997, 1.003)
 values = {"cpu_per_event_s": seconds, "wall_per_event_s": seconds, "loop_cpu_s": 3.0}
 with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
     json.dump({"format": 1, "values": values, "extras": {"steps_done": steps}}, stream)

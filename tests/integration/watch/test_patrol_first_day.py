@@ -127,7 +127,7 @@ def test_slower_release_is_searched_for_the_build_that_brought_it(local_user: Lo
 PLANTED_PAYLOAD = """
 import json, os, random
 import ROOT
-seconds = 1e-6 * ROOT.work() * random.gauss(1, 0.004)
+seconds = 1e-6 * ROOT.work() * random.uniform(0.997, 1.003)
 values = {"cpu_per_event_s": seconds, "wall_per_event_s": seconds, "loop_cpu_s": 3.0}
 with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
     json.dump({"format": 1, "values": values, "extras": {"steps_done": 1}}, stream)
