@@ -86,20 +86,20 @@ def test_cpu_of_orphans_is_accounted(bench: Any, tmp_path: Path) -> None:
             end = time.process_time() + seconds
             while time.process_time() < end: pass
             usage = resource.getrusage(resource.RUSAGE_SELF)
-            path = os.path.join({str(tmp_path)!r}, name + ".cpu")
-            with open(path + ".new", "w") as stream: stream.write(str(usage.ru_utime + usage.ru_stime))
-            os.rename(path + ".new", path)
+            with open(os.path.join({str(tmp_path)!r}, name + ".cpu"), "w") as stream:
+                stream.write(str(usage.ru_utime + usage.ru_stime))
+        reading, writing = os.pipe()
         for orphan in range(3):
             if os.fork() == 0:
                 if os.fork() == 0:
                     os.setsid()
                     burn_and_tell(0.4, str(orphan))
+                    os.write(writing, b"x")
                     time.sleep(100)
                 os._exit(0)
         for _ in range(3): os.wait()
         burn_and_tell(0.3, "main")
-        while len([n for n in os.listdir({str(tmp_path)!r}) if n.endswith(".cpu")]) < 4:
-            time.sleep(0.01)
+        for _ in range(3): os.read(reading, 1)
         {DONE}
     """
     ran = bench.run(payload)
@@ -144,7 +144,8 @@ def test_run_queue_wait_on_a_crowded_core(bench: Any) -> None:
     cpu = ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"]
     waited, wall = ran.record_values["payload_run_queue_s"], ran.record_values["payload_wall_s"]
     assert waited > 1.5 * cpu
-    assert waited + cpu == pytest.approx(4 * wall, rel=0.3)
+    # The others begin when the first has started, which takes long on a busy machine.
+    assert waited + cpu == pytest.approx(wall + 3 * 1.2, rel=0.3)
 
 
 def test_run_queue_wait_between_samples(bench: Any) -> None:

@@ -209,13 +209,13 @@ def test_stopped_worker_does_not_wait_for_the_service(
 ) -> None:
     beside(bench, ingest)
     ingest.script = lambda _: StubReply(200, after_s=40)
-    bench.write_job("import time; time.sleep(600)" if when == "payload" else QUICK)
+    runs = "import time; open('begun', 'w').close(); time.sleep(600)"
+    bench.write_job(runs if when == "payload" else QUICK)
     worker = subprocess.Popen(
         bench.command(), cwd=bench.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    ready = bench.folder / "work" / "1-1" if when == "payload" else None
-    wait_until(lambda: ready.exists() if ready else ingest.posts, f"the {when} has begun")
-    time.sleep(0.3)
+    begun = bench.folder / "work" / "1-1" / "begun"
+    wait_until(lambda: begun.exists() or ingest.posts, f"the {when} has begun")
     asked = time.monotonic()
     os.kill(worker.pid, signal.SIGTERM)
     output, errors = worker.communicate(timeout=60)

@@ -251,7 +251,7 @@ def test_accounting_includes_processes_inside(
     ran = bench.run(BURN, ask(f"wrap:{contained}{BINDS}"))
     assert ran.exit_code == 0, ran.output + ran.read_log("1-1.err")
     cpu = ran.record_values["payload_user_s"] + ran.record_values["payload_sys_s"]
-    assert 1.2 < cpu < 1.5  # includes the start of Python
+    assert 1.2 < cpu < 2  # includes the start of Python; counted twice, it would be 2.4
     assert ran.record_values["processes"] >= 4  # bwrap, its init, the payload and what it forked
 
 
