@@ -17,6 +17,7 @@ from typing import Any
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 from measurement_factory import make_measurement
+from polling import wait_until
 from service_thread import make_body
 
 from treehammer import config
@@ -207,10 +208,7 @@ class ClientCrowd:
     def pause(self) -> Callable[[], None]:
         """Wait for uploads in progress and send no more; return a function that resumes."""
         self._go.clear()
-        deadline = time.monotonic() + TIMEOUT_S
-        while self._busy:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: not self._busy, "uploads are in progress", TIMEOUT_S)
         return self._go.set
 
     def wait_for_acknowledgments(self, count: int = 40) -> None:

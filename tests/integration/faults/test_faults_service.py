@@ -124,10 +124,10 @@ def test_service_survives_restarts_of_database_server(
     crowd = ClientCrowd([service], service.make_key().text)
     service.start()
     with crowd.sending():
-        for end, away_s in ((postgresql.stop, 1.0), (postgresql.crash, 0.3)):
+        for end in (postgresql.stop, postgresql.crash):
             crowd.wait_for_acknowledgments(30)
             end()
-            time.sleep(away_s)
+            await_refusals(crowd, 10)  # more than were under way
             postgresql.start()
         crowd.wait_for_acknowledgments()
     status, _, health = service.send_request("GET", "/api/v1/health")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns import campaign_polling
+from treehammer.submit.campaigns.campaign_outcome import describe_running_loads
 from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import reporting_for_submission
@@ -63,11 +65,11 @@ step_s = 1
 duration_s = 60
 ceiling = {clients = 8}
 [settings]
-progress_s = 0.0
+seen_port = 0
 """
 
 STARTING_PAYLOAD = """#!/usr/bin/env python3
-import json, os, time
+import json, os, socket, time
 
 with open(os.environ["TREEHAMMER_JOB"], encoding="utf-8") as stream:
     job = json.load(stream)
@@ -75,12 +77,13 @@ load, settings = job["load"], job["settings"]
 if load["start_us"] is not None:
     time.sleep(max(0, load["start_us"] / 1e6 + load["first_step"] * load["step_s"] - time.time()))
 values = {"load_started_us": time.time_ns() // 1000}
-if settings["progress_s"]:  # as the load generator does
+if settings["seen_port"]:  # progress as of the load generator, until that of all jobs was seen
     done = 10 * (load["index"] + 1)
     progress = {"step": 0, "step_s": 1.0, "done": done, "failed": 1, "bytes": 1000}
     with open("load-progress.json", "w", encoding="utf-8") as stream:
         json.dump(progress, stream)
-    time.sleep(settings["progress_s"])
+    while socket.socket().connect_ex(("127.0.0.1", settings["seen_port"])):
+        time.sleep(0.1)
 with open(os.environ["TREEHAMMER_RESULT"], "w", encoding="utf-8") as stream:
     json.dump({"format": 1, "values": values}, stream)
 """
@@ -267,12 +270,23 @@ def test_jobs_of_a_pool_start_together(
     for name in wide_pool.box.sites:
         (door,) = user.sites[name].doors
         user.write_sites_file(**{name: {"doors": (door.replace(load=LoadPermission(clients=8)),)}})
-    test = write_load_test(tmp_path / "load", progress_s="4.0")
+    seen = socket.socket()
+    seen.bind(("127.0.0.1", 0))
+
+    def describe_loads(steps: Any) -> str:
+        text = describe_running_loads(steps)
+        if "8 jobs" in text:
+            seen.listen()
+        return text
+
+    monkeypatch.setattr(campaign_polling, "describe_running_loads", describe_loads)
+    test = write_load_test(tmp_path / "load", seen_port=str(seen.getsockname()[1]))
     sites = ",".join(wide_pool.box.sites)
     refused = user.invoke_command("submit", str(test), "--sites", sites)
     assert "agree on a common start at the results service" in str(refused.exception)
     user.settings = service_process.settings_for_user(user.settings)
     done = user.invoke_command("submit", str(test), "--sites", sites, "--wait")
+    seen.close()
     assert done.exception is None, (done.output, done.exception)
     assert "load: step 0, 8 jobs: 360 operations/s, 8 failed/s, 0.008 MB/s" in done.output
     ended = user.grid.run_condor_command(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from condor_jobs import (
@@ -139,7 +139,8 @@ def test_killed_schedd_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -
     pool.wait_until(lambda: pool.starter_pids(site), "its starter is there")
     time.sleep(1)
     pool.kill_schedd()
-    assert jobs.statuses()["job0"].state is JobState.RUNNING, "the log does without the schedd"
+    state = jobs.statuses()["job0"].state
+    assert state in (JobState.RUNNING, JobState.DONE), "the log does without the schedd"
     jobs.wait_until_final()
     check_each_ran_once(jobs)
 
@@ -219,14 +220,18 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("answer_s", "calls"), [(0.0, 3), (0.5, 1)])
-def test_only_calls_that_fail_quickly_are_repeated(answer_s: float, calls: int) -> None:
+def test_only_calls_that_fail_quickly_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, answer_s: float, calls: int
+) -> None:
     connection = PoolConnection(HTCondorPool(name="busy"))
     connection.pauses_s = (0.0, 0.4)
-    called: list[float] = []
+    waited, called = [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: sum(waited), sleep=waited.append)
+    monkeypatch.setattr("treehammer.submit.batch.htcondor.pool.time", clock)
 
     def fail(htcondor: ModuleType) -> None:
-        called.append(time.monotonic())
-        time.sleep(answer_s)
+        called.append(htcondor)
+        waited.append(answer_s)
         raise htcondor.HTCondorException("it did not respond")
 
     with pytest.raises(BatchError, match="it did not respond"):

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import pytest
 from measurement_factory import make_campaign_row, make_measurement
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
+from polling import wait_until
 from service_thread import BROWSER, ServiceThread
 
 from treehammer.explore import explore_result, figure_points
@@ -280,10 +280,7 @@ def test_pages_respond_while_figures_are_drawn(
         asked = [clients.submit(filled_service.client.get, path) for path in paths]
         try:
             assert len(paths) > page_service.MAX_CONCURRENT_QUERIES
-            until_s = time.monotonic() + 60
-            while arrived() < len(paths):
-                assert time.monotonic() < until_s, arrived()
-                time.sleep(0.01)
+            wait_until(lambda: arrived() == len(paths), "not all have arrived")
             for page in ("/", "/explore", "/sites"):
                 assert filled_service.client.get(page, timeout=60).status_code == 200
             monkeypatch.setattr(page_service, "QUEUE_TIMEOUT_S", 0.1)
