@@ -209,6 +209,7 @@ def test_programs_come_with_libraries_and_packages_with_all(
 def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:
     """Packages of Debian 12 have folders that are links in later releases."""
     (tmp_path / "package/DEBIAN").mkdir(parents=True)
+    (tmp_path / "package/DEBIAN").chmod(0o755)  # otherwise refused
     (tmp_path / "package/DEBIAN/control").write_text(
         "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n"
     )

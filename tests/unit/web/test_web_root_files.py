@@ -102,7 +102,7 @@ def test_errors_hide_paths(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/secret/place")
 
-    files = make_exports(filled)
+    files = RootExports(tmp_path / "exports", tmp_path / "software")
     monkeypatch.setattr(RootExports, "can_write", True)
     monkeypatch.setattr(RootExports, "_prune_files", full)
     selection = Selection(campaigns=("over",))
