@@ -41,6 +41,7 @@ _LIMITED_STEPS = "limited_steps"
 #: Differences between series apart from their variants.
 CONTEXT_COLUMNS = (
     "campaign_id",
+    "test_name",
     "test_hash",
     "dataset",
     "dataset_hash",

@@ -468,6 +468,8 @@ def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
     contents = {(row.get("dataset"), row.get("dataset_hash")) for row in rows}
     if len({name for name, _ in contents}) == len(contents):
         yield "dataset_hash"
+    tests = {(row.get("test_name"), row.get("test_hash")) for row in rows}
+    yield "test_hash" if len({name for name, _ in tests}) == len(tests) else "test_name"
 
 
 def _mean_of_logs(values: Sequence[float]) -> float:

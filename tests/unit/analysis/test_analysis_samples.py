@@ -553,6 +553,8 @@ def test_storage_site_separates_groups_only_where_it_differs() -> None:
     assert find_distinguishing_names(local, names) == ("site",)
     remote = row("c", 1.0, storage_site="B")
     assert find_distinguishing_names([*local, remote], names) == names
+    tests = [{**local[0], "test_name": name, "test_hash": name} for name in "ab"]
+    assert find_distinguishing_names(tests, ("test_name", "test_hash")) == ("test_name",)
 
 
 def test_failure_that_a_later_attempt_made_up_for_is_not_counted() -> None:
