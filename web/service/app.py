@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH
+from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings, load_settings
 from treehammer.errors import StoreError
 from treehammer.program_output import SystemdNotifier
@@ -55,8 +56,6 @@ from treehammer.web.service.middleware import AuditJournal, RequestLog, SlashRed
 
 #: Seconds for the last measurements to be written when the service stops.
 WRITER_CLOSE_TIMEOUT_S = 5.0
-#: Maximum length of a measurement's identity.
-MAX_ID = 128
 
 _STATUS_REMEDIES = {
     400: "Correct the address, or start from the overview.",
@@ -154,9 +153,7 @@ class _ApiEndpoints:
 
     async def get_token(self, request: Request) -> Response:
         grant = await self.access_control.authenticate(request)
-        token = responses.Token(
-            **{name: getattr(grant, name) for name in responses.Token.model_fields}
-        )
+        token = responses.Token.model_validate(grant, from_attributes=True)
         return responses.AsciiJSONResponse(token.model_dump())
 
     async def get_measurement(self, request: Request) -> Response:
@@ -164,7 +161,7 @@ class _ApiEndpoints:
         id_ = str(request.path_params["measurement_id"])
         record = None
         try:
-            if len(id_) <= MAX_ID:
+            if len(id_) <= MAX_IDENTITY:
                 record = await asyncio.to_thread(self.database.find_measurement, id_)
         except StoreError:
             raise responses.service_unavailable("the database cannot be read now") from None

@@ -256,11 +256,8 @@ class AuditJournal:
         self._write = write
         self._counts: Counter[AuditEvent] = Counter()
 
-    def note(self, event: AuditEvent) -> None:
-        """Count an event."""
-        self._add(event, 1)
-
-    def _add(self, event: AuditEvent, count: int) -> None:
+    def note(self, event: AuditEvent, count: int = 1) -> None:
+        """Count an event, which happened so often."""
         is_known = event in self._counts or len(self._counts) < MAX_ENTRIES
         self._counts[event if is_known else _OTHERS] += count
 
@@ -282,7 +279,7 @@ class AuditJournal:
         except StoreError as error:
             _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
             for event, count in counts.items():
-                self._add(event, count)
+                self.note(event, count)
 
 
 def _is_audited(scope: Scope, refusal: responses.RequestRefusedError) -> bool:

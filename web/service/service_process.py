@@ -5,6 +5,7 @@ Uvicorn serves this machine, or the reverse proxy in front, which terminates TLS
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -35,8 +36,9 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.middleware import ProxyHeaders
 from treehammer.web.service.proxy_setup import load_proxy_secret
 
-#: Seconds for requests to finish when the service stops, and for the process to end.
-SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
+#: Seconds for clients to confirm the end of TLS when the service stops, for requests to finish, and for
+#: the process to end.
+TLS_CLOSE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 5, 20, 27
 #: Seconds for which a connection may be idle after a response; longer than those of the proxies.
 KEEP_ALIVE_S = 30
 #: Open connections, and requests in progress, above which uvicorn answers 503.
@@ -206,19 +208,24 @@ def configure_uvicorn(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 class ServiceServer(uvicorn.Server):
     """Uvicorn's server that reports to systemd and ends in time, with exit code 0."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._notifier = SystemdNotifier.from_environment()
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and notify systemd that the service is ready."""
         await super().startup(sockets)
         if self.started:
-            self._notifier.notify("READY=1")
+            SystemdNotifier.from_environment().notify("READY=1")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish requests and stop; do not wait for clients that ignore the end of their connection."""
+        stopping = asyncio.create_task(super().shutdown(sockets))
+        await asyncio.wait([stopping], timeout=TLS_CLOSE_TIMEOUT_S)
+        for connection in list(self.server_state.connections):
+            if connection.transport.is_closing():
+                connection.transport.abort()
+        await stopping
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Finish requests and stop; stop at once on a second Ctrl-C."""
-        self._notifier.notify("STOPPING=1")
+        SystemdNotifier.from_environment().notify("STOPPING=1")
         if not self.should_exit:
             _exit_later(EXIT_TIMEOUT_S)
         self.force_exit = self.should_exit and sig == signal.SIGINT
