@@ -66,7 +66,7 @@ class Chart {
   /** The specification for a width, with the page's colors or with those of files. */
   specification(width, { own = false } = {}) {
     let text = this.text;
-    const colors = Object.entries(CELL_COLORS).map(([from, name]) => [from, color(name)]).concat(Object.entries(COLORS));
+    const colors = Object.entries(COLORS).concat(Object.entries(CELL_COLORS).map(([from, name]) => [from, color(name)]));
     if (!own) for (const [from, to] of colors) text = text.replaceAll(`"${from}"`, JSON.stringify(to));
     const spec = JSON.parse(text);
     if (!own) spec.config.background = null;

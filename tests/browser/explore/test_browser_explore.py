@@ -26,6 +26,8 @@ def test_figure(full_service: str, open_tab: Visit, size: str, scheme: str) -> N
     tab = open_tab(full_service, size=size, scheme=scheme)
     assert tab.open("/figures/s0") == 200
     drawn(tab, scrolls=size == "phone")
+    fills = "cells => new Set(cells.map(cell => cell.getAttribute('fill'))).size"
+    assert tab.page.locator(".canvas .mark-rect path").evaluate_all(fills) > 4, "shades"
     tab.check_page()
 
 
