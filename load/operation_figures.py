@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,8 +50,8 @@ class OperationGroup:
         due_seconds: the same without the time after a load in which overdue answers came.
         steps: number of rows that enter the figures.
         limited_steps: number of rows left out.
-        limited_seconds: time that these cover, with successful operations and their bytes in
-            ``limited_done`` and ``limited_bytes``.
+        limited_seconds: time that these cover, with successful operations, their bytes and failures
+            in ``limited_done``, ``limited_bytes`` and ``limited_failures``.
         scheduled: operations that were due.
         done: operations that succeeded.
         failed: operations that failed.
@@ -85,6 +85,7 @@ class OperationGroup:
     limited_seconds: float = 0.0
     limited_done: int = 0
     limited_bytes: int = 0
+    limited_failures: Mapping[str, int] = field(default_factory=dict)
     held: int = 0
     due: int = 0
 
@@ -247,6 +248,7 @@ class _OperationSums:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(("steps", "limited_steps", *ROLLUP_COUNTS), 0)
         self.failures: Counter[str] = Counter()
+        self.limited_failures: Counter[str] = Counter()
         self.latency = LatencyHistogram()
         self.round_trips_s: float | None = 0.0
         self.measurements: set[str] = set()
@@ -261,6 +263,9 @@ class _OperationSums:
         self.due += row["scheduled"]
         start_us = row["step_start_us"]
         interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
+        failures = self.limited_failures if row["generator_limited"] else self.failures
+        if row["failed"]:
+            failures.update(json.loads(row["failures"]))
         if row["generator_limited"]:
             self.counts["limited_steps"] += 1
             self.limited_done += row["done"]
@@ -270,8 +275,6 @@ class _OperationSums:
         self.counts["steps"] += 1
         for name in ROLLUP_COUNTS:
             self.counts[name] += row[name]
-        if row["failed"]:
-            self.failures.update(json.loads(row["failures"]))
         self.latency.add(latency)
         trip_s = row.get("door_rtt_s")
         if trip_s is None or self.round_trips_s is None:
@@ -300,6 +303,7 @@ class _OperationSums:
             limited_seconds=_sweep_intervals(self.limited_intervals)[0],
             limited_done=self.limited_done,
             limited_bytes=self.limited_bytes,
+            limited_failures=dict(self.limited_failures.most_common()),
             held=self.held,
             due=self.due,
             **self.counts,

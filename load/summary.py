@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from treehammer.analysis.descriptive.group_summary import (
@@ -83,8 +84,7 @@ class OperationSummary:
         """Describe the figures, the loads with lower bounds alone, and the failures."""
         yield _OPERATIONS_NOTE
         yield from _describe_limits(self.groups, self.by)
-        if failures := _describe_failures(self.groups):
-            yield failures
+        yield from _describe_failures(self.groups)
 
 
 def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> list[str]:
@@ -127,17 +127,22 @@ def describe_unread(snapshot: DatabaseSnapshot, selection: Selection) -> Iterato
         yield f"The load ended at its longest duration (load.duration_s) with {pluralize(unread, 'file')} unread."
 
 
-def _describe_failures(groups: Sequence[OperationGroup]) -> str:
+def _describe_failures(groups: Sequence[OperationGroup]) -> Iterator[str]:
     """Describe the failures of each operation by class, the most frequent first."""
-    totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for group in groups:
-        totals[group.operation].update(group.failures)
-    parts = [
-        f"{operation}: {', '.join(f'{name} {count:,}' for name, count in counts.most_common())}"
-        for operation, counts in sorted(totals.items())
-        if counts
-    ]
-    return f"Failed operations: {'; '.join(parts)}." if parts else ""
+    for steps, find_failures in (
+        ("", attrgetter("failures")),
+        (" of steps left out", attrgetter("limited_failures")),
+    ):
+        totals: dict[str, Counter[str]] = defaultdict(Counter)
+        for group in groups:
+            totals[group.operation].update(find_failures(group))
+        parts = [
+            f"{operation}: {', '.join(f'{name} {count:,}' for name, count in counts.most_common())}"
+            for operation, counts in sorted(totals.items())
+            if counts
+        ]
+        if parts:
+            yield f"Failed operations{steps}: {'; '.join(parts)}."
 
 
 class _GroupKey:

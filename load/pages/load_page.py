@@ -252,12 +252,13 @@ def _describe_course(
     loads = {level_of(level).id: details.label(level) for level in details.similar}
     choice = FormInput("load", "Load", level_of(selection).id, loads)
     fixed = (("operation", selection.operation), ("side", selection.side))
-    failures = format_counts(selection.failures)
+    failures, left_out = format_counts(selection.failures), selection.limited_failures
     return ui.Titled(
         f"Over time: {details.label(selection)}",
         ui.Form([choice], anchor="#time", hidden=fixed) if len(loads) > 1 else None,
         ui.Group("charts", *steps),
         ui.Paragraph(f"Failures: {failures}." if selection.failures else ""),
+        ui.Paragraph(f"Failures of steps left out: {format_counts(left_out)}." if left_out else ""),
         ui.Folded("Table of time steps", tables["steps"], is_open=not steps),
         ui.Folded("Table of client and server", ui.if_filled(tables["sides"])),
         anchor="time",

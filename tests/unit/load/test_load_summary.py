@@ -147,6 +147,7 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     assert sentence in output
     assert "rate_hz 5, open" not in output
     assert "was the limit in all steps, and no operation succeeded." in output
+    assert "Failed operations of steps left out: open: unfinished 200." in output
     assert "more jobs with fewer clients each" in output
     rows = json.loads(summarize(tmp_path, "--by", "rate_hz", "--json").stdout)
     rates = [(row["least_hz"], row["observed_hz"]) for row in rows]
