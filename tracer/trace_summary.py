@@ -149,7 +149,7 @@ def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_reads(row: Row) -> Iterator[str]:
     if row.get("files_read") == 0 and not row.get("file_reads_missing"):
-        yield "No data were read, only programs and libraries; standard input is empty."
+        yield "The recorder saw no reads of data, only of programs; standard input is empty."
     elif row.get("bytes_read") is not None:
         files = pluralize(row["files_read"], "file or connection", "files and connections")
         text = f"Read: {format_size(row['bytes_read'])} in {row['read_calls']:,} reads of {files}"

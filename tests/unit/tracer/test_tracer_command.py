@@ -30,7 +30,7 @@ from treehammer.submit.planning.job_planner import make_payload_spec
 from treehammer.tracer.command_test import CommandRequest, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
 from treehammer.tracer.kit.treehammer_tracer.process_tree import run_command
-from treehammer.tracer.kit.treehammer_tracer.root_counters import OutputReader, short_name
+from treehammer.tracer.kit.treehammer_tracer.root_counters import short_name
 from treehammer.tracer.trace_summary import describe_run, list_files, parse_trace
 
 
@@ -50,6 +50,26 @@ def make_task(folder: Path, **settings: Any) -> PayloadTask:
         folder=str(folder),
         variant={"root": "none", "environment": "B"},
     )
+
+
+def perform(task: PayloadTask, **variables: str) -> PayloadReport:
+    """Run the command of a task in its folder, in a child with further variables.
+
+    It ends all processes below its own, of which a worker of the tests has others.
+    """
+
+    def perform_task() -> PayloadReport:
+        os.chdir(task.folder)
+        os.environ.update(variables)
+        report = PayloadReport()
+        try:
+            command_payload.perform_task(task, report)
+        except PayloadError as error:
+            report.values["failure"] = error.document
+        return report
+
+    report: PayloadReport = ForkedCall(perform_task).result()
+    return report
 
 
 def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
@@ -94,21 +114,14 @@ def test_wrong_options_are_refused(tmp_path: Path, words: list[str], message: st
     assert message in str(done.exception)
 
 
-def test_command_runs_as_often_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_command_runs_as_often_as_planned(tmp_path: Path) -> None:
     task = make_task(
         tmp_path,
         command="echo $WHO >> runs.txt",
         prepare="echo - >> runs.txt",
         environments={"B": {"WHO": "b"}},
     )
-
-    def perform() -> dict[str, Any]:
-        report = PayloadReport()
-        command_payload.perform_task(task, report)
-        return report.values
-
-    values = ForkedCall(perform).result()
+    values = perform(task).values
     assert (tmp_path / "runs.txt").read_text() == "-\nb\n" * 3
     assert (values["passes_done"], values["passes_counted"], values["events_read"]) == (3, 2, 1)
     assert len(values["pass_loop_wall_s"]) == 3
@@ -119,16 +132,8 @@ def test_command_runs_as_often_as_planned(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_node_without_a_compiler_has_the_figures_of_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(bytes(100_000))
-
-    def perform() -> dict[str, Any]:
-        os.chdir(tmp_path)
-        os.environ["PATH"] = ""
-        report = PayloadReport()
-        task = make_task(tmp_path, command="/bin/cat data.bin", record_reads=True)
-        command_payload.perform_task(task, report)
-        return report.values
-
-    values = ForkedCall(perform).result()
+    task = make_task(tmp_path, command="/bin/cat data.bin", record_reads=True)
+    values = perform(task, PATH="").values
     assert "the node has no C compiler" in values["file_reads_missing"]
     assert values["kernel_read_chars"] >= 100_000
     assert "bytes_read" not in values
@@ -151,15 +156,8 @@ def test_ordinary_users_have_the_figures_of_the_kernel() -> None:
 def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
-
-    def perform() -> dict[str, Any]:
-        os.chdir(folder)
-        report = PayloadReport()
-        task = make_task(tmp_path, command=f"/bin/cat {__file__}", record_reads=True)
-        command_payload.perform_task(task, report)
-        return report.values
-
-    assert "file_reads_missing" not in ForkedCall(perform).result()
+    task = make_task(folder, command=f"/bin/cat {__file__}", record_reads=True)
+    assert "file_reads_missing" not in perform(task).values
 
 
 @pytest.mark.parametrize(
@@ -175,15 +173,9 @@ def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -
     ],
 )
 def test_failing_command_is_recorded(tmp_path: Path, command: str, kind: str, message: str) -> None:
-    def perform() -> tuple[dict[str, Any], dict[str, Any]]:
-        os.chdir(tmp_path)
-        Path("script").touch(0o755)
-        report = PayloadReport()
-        with pytest.raises(PayloadError) as failure:
-            command_payload.perform_task(make_task(tmp_path, command=command), report)
-        return failure.value.document, report.values
-
-    document, values = ForkedCall(perform).result()
+    (tmp_path / "script").touch(0o755)
+    values = perform(make_task(tmp_path, command=command)).values
+    document = values["failure"]
     assert (document["kind"], message in document["message"]) == (kind, True)
     assert ('"processes":1' in values.get("file_reads", "")) == ("ended with" in message)
     assert "passes_counted" not in values
@@ -353,19 +345,11 @@ def test_counters_that_root_prints_are_taken_from_the_output(
         "RNTupleReader.RPageSourceFile.nothing||none|–",
     ]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    command = ["cat", str(tmp_path / "lines.txt")]
-
-    def perform() -> list[dict[str, Any]]:
-        output = OutputReader()
-        folder = str(tmp_path)
-        run_command(command, os.environ, folder, is_sampled=False, output=output.descriptor)
-        return [*output.finish()]
-
-    # It ends all processes below its own, of which a worker of the tests has others.
-    counters = ForkedCall(perform).result()
+    task = replace(make_task(tmp_path, command="cat lines.txt"), passes=1)
+    counters = json.loads(perform(task).values["file_reads"])["counters"]
     values = [(short_name(c["name"]), c["value"], c["unit"]) for c in counters]
     assert values == [("nReadV", 7, ""), ("szReadPayload", 44117, "B")]
-    assert capfd.readouterr().out == "\n".join(lines) + "\n"
+    assert capfd.readouterr().out.startswith("\n".join(lines) + "\n")
     text = " ".join(describe_run(VALUES, TRACE | {"counters": counters}))
     assert "ROOT's own counters: nReadV 7, szReadPayload 44,117 B." in text
 
@@ -379,14 +363,7 @@ def test_declared_counter_of_root_is_a_metric(tmp_path: Path) -> None:
     settings = load_settings({"data_dir": tmp_path})
     test = load_pinned_test(str(write_any(tmp_path / "test", text)), {}, {}, settings)
     task = make_task(tmp_path, **test.definition.settings)
-    task = replace(task, metrics=tuple(test.definition.metrics))
-
-    def perform() -> PayloadReport:
-        report = PayloadReport()
-        command_payload.perform_task(task, report)
-        return report
-
-    report = ForkedCall(perform).result()
+    report = perform(replace(task, metrics=tuple(test.definition.metrics)))
     assert report.extras == {"sz_read_payload": 44117}
     counters = json.loads(report.values["file_reads"])["counters"]
     assert [short_name(counter["name"]) for counter in counters] == ["szReadPayload", "nRead"]

@@ -75,10 +75,21 @@ int main(int count, char **words)
    struct sockaddr_in address = {AF_INET, htons(atoi(words[2])), {htonl(INADDR_LOOPBACK)}, {0}};
    if (connect(connection, (struct sockaddr *)&address, sizeof address) != 0)
       return 2;
+   recv(connection, buffer, 100, MSG_PEEK);
    while (recv(connection, buffer, sizeof buffer, MSG_WAITALL) > 0) {}
    return count != 3;
 }
 """
+#: Reads past the C library, and splices, which are not in the kernel's account.
+SPLICER = """
+import ctypes, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDONLY)
+for _ in range(6):
+    os.splice(descriptor, os.pipe()[1], 10_000, offset_src=0)
+    ctypes.CDLL(None).syscall(17, descriptor, bytes(10_000), 10_000, 0)
+"""
+#: Starts programs whose end it ignores.
+STARTER = 'import signal, subprocess; signal.signal(17, 1); subprocess.call(["cat", *10 * ["{0}"]])'
 
 
 @pytest.fixture
@@ -175,36 +186,43 @@ def summarize(tmp_path: Path, command: Sequence[str]) -> tuple[dict[str, Any], d
 
 
 @needs_compiler
-def test_static_program_has_only_the_figures_of_the_kernel(tmp_path: Path, data: Path) -> None:
-    source = """
-    #include <fcntl.h>
-    #include <unistd.h>
-    int main(int count, char **words)
-    {
-       char buffer[1000];
-       int file = open(words[1], O_RDONLY);
-       while (read(file, buffer, sizeof buffer) > 0) {}
-       return count != 2;
-    }
-    """
-    program = compile_program(tmp_path, source, "-static")
-    values, document = summarize(tmp_path, [program, str(data)])
-    assert "statically linked" in values["file_reads_missing"]
-    assert values["kernel_read_chars"] >= 10_000
-    assert values["kernel_read_calls"] >= 11
-    assert not {"bytes_read", "read_calls", "files_read", "bytes_touched"} & values.keys()
-    assert document["files"] == []
-    assert document["processes"] == 1
+def test_files_are_told_apart_by_names_that_are_no_text_or_too_long(tmp_path: Path) -> None:
+    folder = "/".join(["x" * 200] * 3)
+    names = f"$(printf '\\350 \\351') {folder}/a {folder}/b"
+    script = f"mkdir -p {folder}; for name in {names}; do echo >$name; cat $name; done"
+    reads = record(tmp_path, "/bin/sh", "-c", script)
+    assert [f.bytes for path, f in reads.items() if path.startswith(f"{tmp_path}/")] == [1] * 4
+
+
+@needs_compiler
+def test_reads_of_constructors_are_recorded(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of libraries that start before the recorder."""
+    start = f'{{ fgetc(fopen("{data}", "r")); }}'
+    source = f"#include <stdio.h>\n__attribute__((constructor)) static void start(void) {start}"
+    monkeypatch.setenv("LD_PRELOAD", compile_program(tmp_path, source, "-shared", "-fPIC"))
+    assert record(tmp_path, "/bin/true")[str(data)].calls == 1
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("script", "read"),
-    [("env -i cat {0}", None), ("bash -c 'mapfile < {0}; :'; cat {0} | cat", 20_000)],
+    ("script", "read", "missing"),
+    [
+        ("env -i cat {0}", None, "without the recorder"),
+        ("bash -c 'mapfile < {0}; :'; cat {0} | cat", 20_000, ""),
+        ("ulimit -f 8; cat {0} >/dev/null", None, "without the recorder"),
+        ("{1} -c '" + SPLICER + "' {0}", 60_000, "past the C library"),
+        ("{1} -c '" + STARTER + "'", 100_000, "end their parent ignored"),
+        ("{1} -c 'import ctypes; ctypes.CDLL(None).io_setup(1, 0)'", None, "or libaio"),
+    ],
 )
-def test_unseen_reads_are_named(tmp_path: Path, data: Path, script: str, read: int | None) -> None:
-    values, _ = summarize(tmp_path, ["/bin/sh", "-c", script.format(data)])
-    assert (values.get("bytes_read"), "file_reads_missing" in values) == (read, read is None)
+def test_unseen_reads_are_named(
+    tmp_path: Path, data: Path, script: str, read: int | None, missing: str
+) -> None:
+    values, _ = summarize(tmp_path, ["/bin/sh", "-c", script.format(data, sys.executable)])
+    assert (values.get("bytes_read"), "file_reads_missing" in values) == (read, bool(missing))
+    assert missing in values.get("file_reads_missing", "")
 
 
 @needs_compiler
@@ -216,13 +234,17 @@ def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, da
     assert document["software_files"] > 5
     assert (values["files_read"], values["bytes_read"]) == (1, 10_000)
     assert values["bytes_touched"] == 10_000
+    assert not FileReads("/dev/shm/data.bin", False).is_software
 
 
-def test_run_without_recorder_gives_the_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["no compiler", ""])
+def test_run_without_recorder_gives_the_reason(tmp_path: Path, missing: str) -> None:
+    run = CommandRun(io=None if missing else {"rchar": 10_000})
     command = Command("true", ["true"], {})
-    values = CommandTrace(command, CommandRun(io=None), str(tmp_path), "no compiler").summarize()
-    assert values["file_reads_missing"] == "no compiler"
-    assert not {"bytes_read", "kernel_read_chars", "threads_mean"} & values.keys()
+    values = CommandTrace(command, run, str(tmp_path), missing).summarize()
+    assert values["file_reads_missing"].startswith(missing or "no program had the recorder: stat")
+    assert values.get("kernel_read_chars") == (None if missing else 10_000)
+    assert not {"bytes_read", "read_calls", "files_read", "threads_mean"} & values.keys()
 
 
 def test_ranges_are_merged() -> None:

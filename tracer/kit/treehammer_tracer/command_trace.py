@@ -79,8 +79,10 @@ class CommandTrace:
         if unseen > sum(_PROGRAM_BYTES + _LIBRARY_BYTES * max(0, count) for count in libraries):
             yield (
                 f"{unseen:,} of the {counted:,} bytes that the kernel counted were read by programs "
-                "without the recorder, or past the C library"
+                "without the recorder, by popen(), or past the C library"
             )
+        if self.run.io and unseen < 0:
+            yield "CPU time and page faults of processes whose end their parent ignored"
 
     def _write_document(self, reads: Dict[str, FileReads]) -> str:
         run = self.run
@@ -148,7 +150,7 @@ def _name_program(process: ProcessNotes) -> str:
 def _list_recorder_gaps(notes: Sequence[ProcessNotes]) -> Iterator[str]:
     """List what the recorder cannot have seen of programs that it did see."""
     if any(process.used_ring for process in notes):
-        yield "reads by io_uring are not among those recorded"
+        yield "reads by io_uring or libaio are not among those recorded"
     programs = {_name_program(process) for process in notes if not process.streams_seen}
     if programs:
         yield f"reads of C streams are not recorded in {', '.join(sorted(programs))}"

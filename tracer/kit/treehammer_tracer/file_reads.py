@@ -13,7 +13,7 @@ from .recorder import INTERNET, STREAM, ProcessNotes
 MAX_FILES = 200
 #: Files of programs rather than data: below folders of the system or of Python packages, or by suffix.
 _SOFTWARE = re.compile(
-    r"/(usr|lib|lib32|lib64|bin|sbin|etc|proc|sys|dev|cvmfs)/|.*/(site-packages|lib/python3[.\d]*)/"
+    r"/(usr|lib|lib32|lib64|bin|sbin|etc|proc|sys|dev(?!/shm)|cvmfs)/|.*/(site-packages|lib/python3[.\d]*)/"
     r"|.*\.(pyc?|pth|cfg|pcm|rootmap|modulemap|hh?|hpp|hxx|icc|so[.\d]*)$"
 )
 #: Half-open ranges of bytes, sorted and disjoint.
@@ -165,14 +165,14 @@ def summarize_reads(by_path: Mapping[str, FileReads]) -> Dict[str, Any]:
     """Compute the catalogue values of all data; those that are not known are left out."""
     data = _list_data_files(by_path)
     read = [file for file in data if file.calls]
-    values: Dict[str, Any] = {
+    return {
         "files_read": len(read),
         "bytes_read": sum(file.bytes for file in read),
         "read_calls": sum(file.calls for file in read),
         "read_wait_s": sum(file.read_ns for file in read) / 1e9,
         "mapped_bytes": sum(file.mapped_bytes for file in data),
+        **_sum_distances([file for file in read if not file.is_connection]),
     }
-    return {**values, **_sum_distances([file for file in read if not file.is_connection])}
 
 
 def _list_data_files(by_path: Mapping[str, FileReads]) -> List[FileReads]:

@@ -100,8 +100,7 @@ def _read_io(pid: int, accounts: Mapping[int, TextIO]) -> Optional[Dict[str, int
     """Read the I/O of an ended process, its threads and the children that it reaped."""
     try:
         with accounts.get(pid) or open(f"/proc/{pid}/io", encoding="ascii") as stream:
-            fields = dict(line.split(": ") for line in stream)
-        return {name: int(value) for name, value in fields.items()}
+            return {name: int(value) for name, value in (line.split(": ") for line in stream)}
     except (OSError, ValueError):
         return None
 

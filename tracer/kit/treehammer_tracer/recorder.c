@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -71,6 +72,7 @@ static struct File *files;
 static struct Event *events;
 static char log_path[4096 - 8], folder[4096 - 64];
 static _Atomic uint32_t file_room, event_room;
+static struct rlimit file_limit; /* ulimit -f: a log that grows beyond it ends the program */
 static int is_ready, is_broken, are_streams_seen, names_recordings;
 /* Number of a file plus one in the lower half, the count of forks in the upper one; 0 for unknown. */
 static _Atomic uint32_t file_of_fd[MAX_FDS];
@@ -89,6 +91,8 @@ static __thread struct Wanted {
 #define IGNORED 0xffffu
 #define WANTED UINT64_MAX /* in place of a duration */
 #define UNCOUNTED -2 /* in place of an offset: the descriptor's own, and not in the kernel's account */
+#define UNCOUNTED_AT(offset) (UNCOUNTED - 1 - (offset))
+#define UNLESS_PEEKED(fd) (flags & MSG_PEEK ? -1 : fd) /* bytes that are looked at stay, and are read again */
 
 /* Declare and find the function of the C library that a function of the same name passes calls on to. */
 #define REAL(result, name, parameters)                                                                      \
@@ -99,6 +103,7 @@ static __thread struct Wanted {
 /* The entry of a table of stream functions, and its original. */
 static ssize_t (*stream_read)(FILE *, void *, ssize_t);
 static int (*stream_close)(FILE *);
+static int begin(void);
 
 static uint64_t now(void)
 {
@@ -118,7 +123,7 @@ static int open_part(const char *suffix, int flags)
 static void *map_part(int fd, size_t first, size_t size)
 {
    void *memory = MAP_FAILED;
-   if (posix_fallocate(fd, 0, first) == 0)
+   if (first <= file_limit.rlim_cur && posix_fallocate(fd, 0, first) == 0)
       memory = (void *)syscall(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
    syscall(SYS_close, fd);
    return memory;
@@ -129,7 +134,7 @@ static int extend_part(const char *suffix, _Atomic uint32_t *room, uint32_t most
 {
    uint32_t wider = 2 * *room < most ? 2 * *room : most;
    int fd = wider > *room ? open_part(suffix, 0) : -1;
-   int error = posix_fallocate(fd, 0, before + wider * entry);
+   int error = before + wider * entry > file_limit.rlim_cur || posix_fallocate(fd, 0, before + wider * entry);
    syscall(SYS_close, fd);
    if (!error)
       *room = wider;
@@ -152,6 +157,7 @@ static int open_log(void)
       if (fd < 0 && errno != EEXIST)
          return 0;
    }
+   getrlimit(RLIMIT_FSIZE, &file_limit);
    file_room = FIRST_FILES;
    event_room = FIRST_EVENTS;
    size_t table = sizeof(struct Header) + MAX_FILES * sizeof(struct File);
@@ -211,17 +217,15 @@ static int describe_fd(int fd, struct stat *status, char *path)
    if (fstat(fd, status) != 0)
       return 0;
    if (S_ISSOCK(status->st_mode)) {
-      struct sockaddr_storage peer = {0};
-      struct sockaddr_in *v4 = (struct sockaddr_in *)&peer; /* both have the port in one place */
-      struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&peer;
+      union { struct sockaddr any; struct sockaddr_in v4; struct sockaddr_in6 v6; } peer = {0};
       socklen_t length = sizeof peer;
       char text[INET6_ADDRSTRLEN];
-      getpeername(fd, (struct sockaddr *)&peer, &length);
-      int is_v6 = peer.ss_family == AF_INET6;
-      if (!is_v6 && peer.ss_family != AF_INET)
+      getpeername(fd, &peer.any, &length);
+      int family = peer.any.sa_family, is_v6 = family == AF_INET6; /* both have the port in one place */
+      if (!is_v6 && family != AF_INET)
          return strcpy(path, "stream:"), STREAM;
-      inet_ntop(peer.ss_family, is_v6 ? (void *)&v6->sin6_addr : (void *)&v4->sin_addr, text, sizeof text);
-      snprintf(path, PATH_BYTES, is_v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", text, ntohs(v4->sin_port));
+      inet_ntop(family, is_v6 ? (void *)&peer.v6.sin6_addr : (void *)&peer.v4.sin_addr, text, sizeof text);
+      snprintf(path, PATH_BYTES, is_v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", text, ntohs(peer.v4.sin_port));
       return INTERNET;
    }
    char link[64];
@@ -230,6 +234,8 @@ static int describe_fd(int fd, struct stat *status, char *path)
    if (length <= 0)
       return 0;
    path[length] = 0;
+   if (length == PATH_BYTES - 1) /* cut: tell files of one folder apart */
+      snprintf(path + PATH_BYTES - 32, 32, "... (inode %llu)", (unsigned long long)status->st_ino);
    if (S_ISREG(status->st_mode))
       return REGULAR;
    if (strstr(path, "[io_uring]"))
@@ -276,7 +282,7 @@ static uint32_t find_file(int fd)
    char path[PATH_BYTES];
    int kind = describe_fd(fd, &status, path);
    uint32_t number = kind ? enter_path(path, kind, &status) : IGNORED;
-   entry = forks << 16 | (number == IGNORED ? IGNORED : number + 1);
+   entry = kind ? forks << 16 | (number == IGNORED ? IGNORED : number + 1) : 0; /* directories close unseen */
    atomic_store_explicit(&file_of_fd[fd], entry, memory_order_relaxed);
    return number;
 }
@@ -290,7 +296,7 @@ static void forget_fd(int fd)
 /* Note that a descriptor was opened, or that so many bytes of its file were mapped. */
 static void note_use(int fd, int is_opened, size_t mapped)
 {
-   if (fd < 0 || is_busy || !is_ready)
+   if (fd < 0 || is_busy || !begin())
       return;
    int error = errno;
    is_busy = 1;
@@ -327,7 +333,7 @@ static void add_event(struct Event event)
 /* Note a read that returned length bytes. offset < 0: the descriptor's own, which was moved by it. */
 static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
 {
-   if (length < 0 || is_busy || !is_ready)
+   if (length < 0 || is_busy || !begin())
       return;
    uint64_t end = now();
    int error = errno;
@@ -338,12 +344,12 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
       uint64_t before = atomic_fetch_add_explicit(&file->bytes, length, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->calls, 1, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->nanoseconds, end - start, memory_order_relaxed);
-      if (offset == UNCOUNTED)
+      if (offset <= UNCOUNTED)
          header->uncounted += length;
       if (file->kind != REGULAR)
          offset = before;
       else if (offset < 0)
-         offset = lseek(fd, 0, SEEK_CUR) - length;
+         offset = offset < UNCOUNTED ? UNCOUNTED_AT(offset) : lseek(fd, 0, SEEK_CUR) - length;
       if (file->kind != STREAM)
          add_event((struct Event){number, 0, start, end - start, offset, length});
       for (int i = 0; i < wanted.count; i++) {
@@ -372,12 +378,13 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
       return fd;                                                                                            \
    }
 
-OPENER(open, int, (const char *path, int flags, ...), (path, flags, mode), flags)
-OPENER(open64, int, (const char *path, int flags, ...), (path, flags, mode), flags)
-OPENER(openat, int, (int folder, const char *path, int flags, ...), (folder, path, flags, mode), flags)
-OPENER(openat64, int, (int folder, const char *path, int flags, ...), (folder, path, flags, mode), flags)
+/* Two functions whose names differ by 64 between name and end, and nothing else: all offsets have 64 bits. */
+#define PAIR(macro, name, end, ...) macro(name##end, __VA_ARGS__) macro(name##64##end, __VA_ARGS__)
 
-#define PLAIN_OPENER(result, name, parameters, arguments, fd_of)                                            \
+PAIR(OPENER, open, , int, (const char *path, int flags, ...), (path, flags, mode), flags)
+PAIR(OPENER, openat, , int, (int folder, const char *path, int flags, ...), (folder, path, flags, mode), flags)
+
+#define PLAIN_OPENER(name, result, parameters, arguments, fd_of)                                            \
    result name parameters                                                                                   \
    {                                                                                                        \
       REAL(result, name, parameters);                                                                       \
@@ -386,18 +393,12 @@ OPENER(openat64, int, (int folder, const char *path, int flags, ...), (folder, p
       return opened;                                                                                        \
    }
 
-PLAIN_OPENER(int, __open_2, (const char *path, int flags), (path, flags), opened)
-PLAIN_OPENER(int, __open64_2, (const char *path, int flags), (path, flags), opened)
-PLAIN_OPENER(int, __openat_2, (int folder, const char *path, int flags), (folder, path, flags), opened)
-PLAIN_OPENER(int, __openat64_2, (int folder, const char *path, int flags), (folder, path, flags), opened)
-PLAIN_OPENER(int, creat, (const char *path, mode_t mode), (path, mode), opened)
-PLAIN_OPENER(int, creat64, (const char *path, mode_t mode), (path, mode), opened)
-PLAIN_OPENER(FILE *, fopen, (const char *path, const char *mode), (path, mode), opened ? fileno(opened) : -1)
-PLAIN_OPENER(FILE *, fopen64, (const char *path, const char *mode), (path, mode), opened ? fileno(opened) : -1)
-PLAIN_OPENER(FILE *, freopen, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
-             opened ? fileno(opened) : -1)
-PLAIN_OPENER(FILE *, freopen64, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
-             opened ? fileno(opened) : -1)
+PAIR(PLAIN_OPENER, __open, _2, int, (const char *path, int flags), (path, flags), opened)
+PAIR(PLAIN_OPENER, __openat, _2, int, (int folder, const char *path, int flags), (folder, path, flags), opened)
+PAIR(PLAIN_OPENER, creat, , int, (const char *path, mode_t mode), (path, mode), opened)
+PAIR(PLAIN_OPENER, fopen, , FILE *, (const char *path, const char *mode), (path, mode), opened ? fileno(opened) : -1)
+PAIR(PLAIN_OPENER, freopen, , FILE *, (const char *path, const char *mode, FILE *stream), (path, mode, stream),
+     opened ? fileno(opened) : -1)
 
 /* A function after which some descriptors stand for other files, or none. */
 #define FORGETTER(result, name, parameters, arguments, first, last)                                         \
@@ -429,33 +430,30 @@ FORGETTER(int, dup3, (int from, int to, int flags), (from, to, flags), to, to)
 
 READER(read, (int fd, void *buffer, size_t size), (fd, buffer, size), fd, -1)
 READER(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), fd, -1)
-READER(pread, (int fd, void *buffer, size_t size, off_t place), (fd, buffer, size, place), fd, place)
-READER(pread64, (int fd, void *buffer, size_t size, off64_t place), (fd, buffer, size, place), fd, place)
-READER(__pread_chk, (int fd, void *buffer, size_t size, off_t place, size_t room), (fd, buffer, size, place, room), fd,
-       place)
-READER(__pread64_chk, (int fd, void *buffer, size_t size, off64_t place, size_t room),
-       (fd, buffer, size, place, room), fd, place)
+PAIR(READER, pread, , (int fd, void *buffer, size_t size, off_t place), (fd, buffer, size, place), fd, place)
+PAIR(READER, __pread, _chk, (int fd, void *buffer, size_t size, off_t place, size_t room),
+     (fd, buffer, size, place, room), fd, place)
 READER(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), fd, -1)
-READER(preadv, (int fd, const struct iovec *parts, int count, off_t place), (fd, parts, count, place), fd, place)
-READER(preadv64, (int fd, const struct iovec *parts, int count, off64_t place), (fd, parts, count, place), fd, place)
+PAIR(READER, preadv, , (int fd, const struct iovec *parts, int count, off_t place),
+     (fd, parts, count, place), fd, place)
 READER(preadv2, (int fd, const struct iovec *parts, int count, off_t place, int flags),
        (fd, parts, count, place, flags), fd, place)
 READER(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t place, int flags),
        (fd, parts, count, place, flags), fd, place)
-READER(sendfile, (int out, int in, off_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
-READER(sendfile64, (int out, int in, off64_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
+PAIR(READER, sendfile, , (int out, int in, off_t *place, size_t size), (out, in, place, size), in, place ? *place : -1)
 READER(copy_file_range, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
        (in, from, out, to, size, flags), in, from ? *from : -1)
 READER(splice, (int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags),
-       (in, from, out, to, size, flags), in, from ? *from : UNCOUNTED)
-READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), fd, UNCOUNTED)
-READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags), fd, UNCOUNTED)
+       (in, from, out, to, size, flags), in, from ? UNCOUNTED_AT(*from) : UNCOUNTED)
+READER(recv, (int fd, void *buffer, size_t size, int flags), (fd, buffer, size, flags), UNLESS_PEEKED(fd), UNCOUNTED)
+READER(__recv_chk, (int fd, void *buffer, size_t size, size_t room, int flags), (fd, buffer, size, room, flags),
+       UNLESS_PEEKED(fd), UNCOUNTED)
 READER(recvfrom, (int fd, void *buffer, size_t size, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
-       (fd, buffer, size, flags, peer, length_of_peer), fd, UNCOUNTED)
+       (fd, buffer, size, flags, peer, length_of_peer), UNLESS_PEEKED(fd), UNCOUNTED)
 READER(__recvfrom_chk,
        (int fd, void *buffer, size_t size, size_t room, int flags, struct sockaddr *peer, socklen_t *length_of_peer),
-       (fd, buffer, size, room, flags, peer, length_of_peer), fd, UNCOUNTED)
-READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), fd, UNCOUNTED)
+       (fd, buffer, size, room, flags, peer, length_of_peer), UNLESS_PEEKED(fd), UNCOUNTED)
+READER(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), UNLESS_PEEKED(fd), UNCOUNTED)
 
 /* A read that the C library's own threads made, at the call that collects its result. */
 READER(aio_return, (struct aiocb *request), (request), request->aio_lio_opcode == LIO_READ ? request->aio_fildes : -1,
@@ -487,13 +485,13 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
    return failed;
 }
 
-/* The kernel is asked for a ring without the C library, by the library of rings, which may be loaded for
-   its user alone. */
-#define RING(name, type)                                                                                    \
+/* The kernel is asked for a ring, or a queue, without the C library, by a library that may be loaded for its
+   user alone. */
+#define RING(name, file, type)                                                                              \
    int name(unsigned entries, void *ring, type options)                                                     \
    {                                                                                                        \
       static int (*real)(unsigned, void *, type);                                                           \
-      void *library = real ? NULL : dlopen("liburing.so.2", RTLD_LAZY | RTLD_NOLOAD);                       \
+      void *library = real ? NULL : dlopen(file, RTLD_LAZY | RTLD_NOLOAD);                                  \
       if (!real)                                                                                            \
          *(void **)&real = dlsym(library ? library : RTLD_NEXT, #name);                                     \
       if (is_ready && header)                                                                               \
@@ -501,21 +499,21 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
       return real ? real(entries, ring, options) : -ENOSYS;                                                 \
    }
 
-RING(io_uring_queue_init, unsigned)
-RING(io_uring_queue_init_params, void *)
+RING(io_uring_queue_init, "liburing.so.2", unsigned)
+RING(io_uring_queue_init_params, "liburing.so.2", void *)
+RING(io_setup, "libaio.so.1", void *) /* has no options */
 
-#define MAPPER(name, type)                                                                                  \
-   void *name(void *address, size_t length, int protection, int flags, int fd, type offset)                 \
+#define MAPPER(name, parameters)                                                                            \
+   void *name parameters                                                                                    \
    {                                                                                                        \
-      REAL(void *, name, (void *, size_t, int, int, int, type));                                            \
+      REAL(void *, name, parameters);                                                                       \
       void *mapped = real(address, length, protection, flags, fd, offset);                                  \
       if (mapped != MAP_FAILED && !(flags & MAP_ANONYMOUS) && !(protection & PROT_EXEC))                    \
          note_use(fd, 0, length);                                                                           \
       return mapped;                                                                                        \
    }
 
-MAPPER(mmap, off_t)
-MAPPER(mmap64, off64_t)
+PAIR(MAPPER, mmap, , (void *address, size_t length, int protection, int flags, int fd, off_t offset))
 
 static ssize_t read_stream(FILE *stream, void *buffer, ssize_t size)
 {
@@ -564,8 +562,11 @@ static void watch_streams(void)
 extern void *__dso_handle;
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
 
-__attribute__((constructor)) static void begin(void)
+/* Called before the constructors of libraries where these read, as that of ROOT's. */
+__attribute__((constructor)) static int begin(void)
 {
+   if (is_ready)
+      return 1;
    /* Programs such as bash have a getenv of their own, which is not ready yet. */
    REAL(char *, getenv, (const char *));
    const char *name = real("TREEHAMMER_TRACE");
@@ -583,7 +584,7 @@ __attribute__((constructor)) static void begin(void)
    open_log();
    note_libraries();
    is_busy = 0;
-   is_ready = 1;
+   return is_ready = 1;
 }
 
 /* Reads by io_uring pass no function of the C library: note that they happened. */

@@ -128,7 +128,7 @@ class ProcessNotes:
         files: sums by number of the file.
         is_complete: whether the notes hold every read, and not only the sums.
         streams_seen: whether reads of C streams are among them.
-        used_ring: whether the process read by io_uring, which is not recorded.
+        used_ring: whether the process read by io_uring or libaio, which is not recorded.
         lost_files: files that found no place in the table.
         libraries: libraries that it loaded; the loader read the start of each.
         uncounted_bytes: bytes of reads that the kernel's account leaves out.
@@ -217,4 +217,4 @@ def _parse_notes(path: str, header: _Header, table: bytes) -> ProcessNotes:
 
 
 def _decode(text: bytes) -> str:
-    return text.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return text.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
