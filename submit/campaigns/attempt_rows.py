@@ -71,12 +71,10 @@ class CollectResult:
 
     def describe_rejections(self) -> list[str]:
         """Return a line for each rejected file or record."""
+        kept = "differs from the stored measurement, which is kept"
         return [
             *(f"not a record ({file.reason}): {file.path}" for file in self.rejected),
-            *(
-                f"{identity} differs from the stored measurement, which is kept"
-                for identity in self.conflicting
-            ),
+            *(f"{identity} {kept}" for identity in self.conflicting),
         ]
 
 
@@ -214,16 +212,16 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
         return "", attempt.reason
     if not attempt.state.is_final:
         return "", ""
-    repeated = read_report(sandbox).get("repeats") if sandbox else None
-    if attempt.state is JobState.DONE and isinstance(repeated, int):
-        return "", f"attempt {repeated} had ended, so that nothing was measured again"
     returned = len(list_record_files(sandbox)) if sandbox else 0
-    is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
-    if attempt.state is JobState.DONE and is_whole:
-        return "", ""
+    if attempt.state is JobState.DONE:
+        repeated = read_report(sandbox).get("repeats") if sandbox else None
+        if isinstance(repeated, int):
+            return "", f"attempt {repeated} had ended, so that nothing was measured again"
+        if returned >= job.planned_measurements and not _stop_signal(sandbox):
+            return "", ""
     failure_class, reason = _classify_loss(attempt, sandbox)
     arrivals = f"{returned} of {job.planned_measurements} measurements arrived"
-    host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+    host = f" at {attempt.host}" if attempt.host not in reason else ""
     return failure_class, f"{arrivals}{host}: {reason}"
 
 

@@ -214,13 +214,12 @@ def describe_log(tracker: CampaignTracker, group: FailureGroup) -> Iterator[str]
     """Describe what the payload of a failure printed."""
     if group.log:
         yield textwrap.indent(group.log.rstrip(), "  | ")
-    path = None
-    if group.execution is not None:
-        with suppress(BatchError, ConfigError):  # another installation's, or a silent batch system
-            job = campaign_queries.load_job(tracker.store, group.execution.job_id)
-            path = group.execution.find_log(tracker.sandboxes(job))
-    if path is not None:
-        yield f"  log: {path}"
+    if group.execution is None:
+        return
+    with suppress(BatchError, ConfigError):  # another installation's, or a silent batch system
+        job = campaign_queries.load_job(tracker.store, group.execution.job_id)
+        if path := group.execution.find_log(tracker.sandboxes(job)):
+            yield f"  log: {path}"
 
 
 def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:

@@ -409,11 +409,8 @@ def campaigns_older_than(
     limit = time.time_ns() // 1000 - days * DAY_US
     stored_campaigns = list_stored_campaigns(settings)
     for row in tracker.store.campaigns():
-        if (
-            row.id in stored_campaigns
-            and row.created_us <= limit
-            and not retention_reason(tracker, row)
-        ):
+        is_old = row.id in stored_campaigns and row.created_us <= limit
+        if is_old and not retention_reason(tracker, row):
             yield row
 
 

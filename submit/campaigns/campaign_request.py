@@ -177,20 +177,18 @@ def _prepare_releases(
 
     Without ``bars`` nothing is fetched: there is a note for each release that is not installed.
     """
+    folder = settings.software_dir
     if bars is not None:
         prepared = {
-            value: prepare_root(release, settings.software_dir, bars, is_tried=False)
+            value: prepare_root(release, folder, bars, is_tried=False)
             for value, release in releases.items()
         }
         return prepared, []
     located = {
-        value: providers.locate_prepared_software(release, settings.software_dir)
+        value: providers.locate_prepared_software(release, folder)
         for value, release in releases.items()
     }
-    missing = (
-        providers.find_missing_release(release, settings.software_dir)
-        for release in releases.values()
-    )
+    missing = (providers.find_missing_release(release, folder) for release in releases.values())
     return located, [
         f"{release} is not installed yet; submit fetches it." for release in missing if release
     ]

@@ -77,10 +77,8 @@ def check_plan_limits(plan: Plan, settings: Settings) -> PlanReview:
     review.refuse_broken_rules(plan.campaign_name)
     duration_s = cost_estimate.estimate_campaign_seconds(plan, review.costs)
     now = time.time()
-    for credentials in (
-        plan.options.credentials,
-        *(submission_options.site_credentials(s.submit) for s in plan.sites),
-    ):
+    of_sites = (submission_options.site_credentials(site.submit) for site in plan.sites)
+    for credentials in (plan.options.credentials, *of_sites):
         credentials.check_validity(now, None if duration_s is None else now + duration_s)
     return review
 
@@ -155,15 +153,14 @@ def _store_and_queue(
         Store.open(settings.database) as store,
         StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
     ):
-        staged.write(
-            render_jobs(
-                plan,
-                staged.rendered,
-                service=service,
-                slots=settings.local_slots,
-                loops=settings.software_dir / LOOPS_FOLDER,
-            )
+        jobs = render_jobs(
+            plan,
+            staged.rendered,
+            service=service,
+            slots=settings.local_slots,
+            loops=settings.software_dir / LOOPS_FOLDER,
         )
+        staged.write(jobs)
         add(store, rows, service)
         _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
         staged.remove()
@@ -331,19 +328,13 @@ def resume_campaign(
         tracker.update(campaign)
         tracked = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
         excluded = _leave_out_excluded(tracker, campaign, tracked, settings, include_excluded)
-        jobs = [job for job in tracked if job.id not in excluded]
+        jobs = [job for job in tracked if job not in excluded]
         released = _release_held_jobs(tracker, jobs)
         last = load_last_attempts(tracker.store, jobs)
         selected = list(_select_jobs(tracker, campaign, jobs, last, failed=failed))
-        resumable = [
-            job
-            for job in selected
-            if job.id not in last or last[job.id].number < MAX_ATTEMPTS_IN_ALL
-        ]
+        resumable = [job for job in selected if _count_attempts(job, last) < MAX_ATTEMPTS_IN_ALL]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
-            most = max((job.planned_measurements for job in resumable), default=0)
-            # Jobs of one submit description share the longest limit.
-            wall_s = most * (campaign.plan.definition.wall_limit_s + WALL_LIMIT_OVERHEAD_S)
+            wall_s = _find_wall_limit_s(campaign, resumable)
             ids = [job.id for job in resumable]
             renewal = make_token_renewal(service, Path(folder), campaign.id, ids, wall_s)
 
@@ -352,7 +343,7 @@ def resume_campaign(
 
             unsent = complete_submission(tracker, campaign, resumable, settings, renew_inputs)
             requeued = len(unsent) + _requeue_jobs(tracker, resumable, last, renew_inputs)
-        reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
+        reasons = {job.site: reason for job, reason in excluded.items()}
         exhausted, unqueued = len(selected) - len(resumable), len(resumable) - requeued
         return ResumeResult(released, requeued, exhausted, unqueued, reasons)
 
@@ -363,8 +354,8 @@ def _leave_out_excluded(
     jobs: Collection[JobRow],
     settings: Settings,
     include: Collection[str],
-) -> dict[str, str]:
-    """Return job id -> reason, of the jobs at sites that may not be used and are not included.
+) -> dict[JobRow, str]:
+    """Return job -> reason, of the jobs at sites that may not be used and are not included.
 
     Included sites are stored with the campaign: later commands leave their jobs in the queue.
     """
@@ -380,7 +371,17 @@ def _leave_out_excluded(
     }
     if reasons:
         tracker.store.include_sites(campaign.id, reasons)
-    return excluded
+    return {job: excluded[job.id] for job in jobs if job.id in excluded}
+
+
+def _find_wall_limit_s(campaign: CampaignRow, jobs: Iterable[JobRow]) -> float:
+    """Return the longest limit of some jobs, which those of one submit description share."""
+    most = max((job.planned_measurements for job in jobs), default=0)
+    return most * (campaign.plan.definition.wall_limit_s + WALL_LIMIT_OVERHEAD_S)
+
+
+def _count_attempts(job: JobRow, last: Mapping[str, AttemptRow]) -> int:
+    return last[job.id].number if job.id in last else 0
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:
@@ -431,10 +432,7 @@ def _requeue_jobs(
     count = 0
     for name, group in group_by_batch_system(jobs):
         jobs_by_batch_id = {job.batch_id: job for job in group if job.batch_id}
-        earlier = {
-            old: last[job.id].number if job.id in last else 0
-            for old, job in jobs_by_batch_id.items()
-        }
+        earlier = {old: _count_attempts(job, last) for old, job in jobs_by_batch_id.items()}
         new_ids = tracker.batch_system(name).requeue(earlier, inputs)
         tracker.store.set_jobs(
             replace(jobs_by_batch_id[old], batch_id=new, state=JobState.QUEUED.value)

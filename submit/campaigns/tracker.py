@@ -160,32 +160,28 @@ class CampaignTracker:
     def _query_jobs(
         self, campaign: CampaignRow, jobs: Collection[JobRow]
     ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
-        """Yield the jobs of every batch system that answers, with their status, None if unknown.
-
-        Unknown jobs of a campaign without files here are left to the installation that submitted it.
-        """
+        """Yield the jobs of every batch system that answers, with their status, None if unknown."""
         for name, group in group_by_batch_system(jobs):
             try:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                # A killed submitter could not store them.
-                missing = [job.id for job in group if not job.batch_id]
-                batch_ids = batch.find(missing) if missing else {}
-                queued = [
-                    replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in group
-                ]
+                queued = _fill_batch_ids(group, batch)
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
                 continue
             self._unanswered.pop(name, None)
             unknown = {job for job in queued if job.batch_id and job.batch_id not in statuses}
-            is_recent = (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
-            if unknown and is_recent and campaign.id not in batch.list_campaigns():
+            if unknown and self._is_foreign(campaign, batch):
                 self._unread_jobs[name] = f"{name}: {_SUBMITTED_ELSEWHERE}"
                 queued = [job for job in queued if job not in unknown]
             yield from ((job, statuses.get(job.batch_id), batch) for job in queued)
+
+    def _is_foreign(self, campaign: CampaignRow, batch: BatchSystem) -> bool:
+        """Return whether a campaign without files here is another installation's to follow."""
+        is_recent = (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
+        return is_recent and campaign.id not in batch.list_campaigns()
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
         """Bring jobs, attempts and measurements up to date and return the progress.
@@ -242,27 +238,12 @@ class CampaignTracker:
         """
         jobs = self._refresh_attempts(campaign)
         states = {(a.job_id, a.number): a.state for a in self.store.attempts(j.id for j in jobs)}
+        starts = Counter(job_id for job_id, _ in states)
+        readable = self._select_jobs_to_read(campaign, jobs.values(), starts, thorough)
         rejected: list[RejectedFile] = []
         paths: list[Path] = []
-
-        def read_records() -> Iterator[Measurement]:
-            starts = Counter(job_id for job_id, _ in states)
-            for job in self._select_jobs_to_read(campaign, jobs.values(), starts, thorough):
-                sandboxes = self.sandboxes(job) if job.batch_id else {}
-                records = ((n, p) for n, box in sandboxes.items() for p in list_record_files(box))
-                for attempt, path in records:
-                    if path in self._added:
-                        continue
-                    measurement = read_record(path, job, attempt, rejected)
-                    # Executions that a cancellation may have interrupted count against no site.
-                    is_over = states.get((job.id, attempt)) in _UNCANCELLED_ENDS
-                    failure = measurement and measurement.values.get("failure_class")
-                    if measurement and (is_over or failure not in INTERRUPTED_CLASSES):
-                        paths.append(path)
-                        yield measurement
-
         try:
-            result = self.store.add(read_records())
+            result = self.store.add(self._read_records(readable, states, paths, rejected))
         finally:
             # Their files have been moved, so that no later call would find them.
             self._fail_rejected_attempts(rejected)
@@ -270,6 +251,29 @@ class CampaignTracker:
         self._store_states(campaign, jobs)
         self._clear_recovered_failures(campaign)
         return CollectResult(result.new, result.duplicates, result.conflicting, tuple(rejected))
+
+    def _read_records(
+        self,
+        jobs: Iterable[JobRow],
+        states: Mapping[tuple[str, int], str],
+        paths: list[Path],
+        rejected: list[RejectedFile],
+    ) -> Iterator[Measurement]:
+        """Yield the new records of jobs; note their paths, and the files that are rejected."""
+        for job in jobs:
+            for attempt, sandbox in self.sandboxes(job).items():
+                # Executions that a cancellation may have interrupted count against no site.
+                is_over = states.get((job.id, attempt)) in _UNCANCELLED_ENDS
+                for path in list_record_files(sandbox):
+                    if path in self._added:
+                        continue
+                    measurement = read_record(path, job, attempt, rejected)
+                    if measurement is None:
+                        continue
+                    failure = measurement.values.get("failure_class")
+                    if is_over or failure not in INTERRUPTED_CLASSES:
+                        paths.append(path)
+                        yield measurement
 
     def _select_jobs_to_read(
         self, campaign: CampaignRow, jobs: Collection[JobRow], starts: Counter[str], thorough: bool
@@ -282,7 +286,7 @@ class CampaignTracker:
             is_alone = starts[job.id] == 1 and JobState(job.state).is_final
             return not is_alone or recorded.get(job.id, 0) < job.planned_measurements
 
-        return [job for job in jobs if starts[job.id] and may_have_more(job)]
+        return [job for job in jobs if job.batch_id and starts[job.id] and may_have_more(job)]
 
     def _clear_recovered_failures(self, campaign: CampaignRow) -> None:
         """Update attempts and replicas after new measurements arrived by either way."""
@@ -384,6 +388,13 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
+
+
+def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
+    """Fill in batch ids that a killed submitter could not store."""
+    missing = [job.id for job in jobs if not job.batch_id]
+    batch_ids = batch.find(missing) if missing else {}
+    return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
 
 
 @dataclass(frozen=True)

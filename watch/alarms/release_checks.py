@@ -281,17 +281,11 @@ def _check_servers(
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
-    first = store.verdicts(check.comparison_id)
     same_checks = _list_same_checks(ReleaseCheckTable(store), check)
     earlier = list_decisive(other for other in same_checks if other.checked_us < check.checked_us)
     slower = _identify_known(store, [check])
     suspects = slower - _identify_known(store, earlier)
-    comparisons = []
-    for row in first[:1]:
-        # The rerun takes the place of the campaign that it repeats.
-        campaigns = [id_ for id_ in row.evidence.campaigns or () if id_ != check.campaign_id]
-        selection = Selection.parse([*campaigns, check.rerun_id], row.evidence.where or ())
-        comparisons = _compare_values(store, selection, row.axis, (check.a, check.b), now_us)
+    comparisons = _compare_rerun(store, check, now_us)
     rows = comparisons[0].verdicts if comparisons else ()
     is_known = slower and not suspects
     state = CheckState.KNOWN if is_known else judge_rerun(suspects, rows, check.reruns)
@@ -300,6 +294,17 @@ def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck
     if state in (CheckState.CONFIRMED, CheckState.REFUTED):
         judged = _add_result(judged, comparisons[0], state)
     return judged
+
+
+def _compare_rerun(store: Store, check: ReleaseCheck, now_us: int) -> list[Comparison]:
+    """Compare with a rerun, which takes the place of the campaign that it repeats."""
+    verdicts = store.verdicts(check.comparison_id)
+    if not verdicts:
+        return []
+    evidence = verdicts[0].evidence
+    campaigns = [id_ for id_ in evidence.campaigns or () if id_ != check.campaign_id]
+    selection = Selection.parse([*campaigns, check.rerun_id], evidence.where or ())
+    return _compare_values(store, selection, verdicts[0].axis, (check.a, check.b), now_us)
 
 
 def _compare_values(
@@ -335,9 +340,8 @@ def _make_check(
 
 def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
     rows = select_decisive_rows(comparison.verdicts)
-    slower = sorted(
-        select_slower_rows(comparison.verdicts), key=lambda row: -abs(row.effect or 0.0)
-    )
+    slower_rows = select_slower_rows(comparison.verdicts)
+    slower = sorted(slower_rows, key=lambda row: -abs(row.effect or 0.0))
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison.verdicts)]
     return replace(
         check,

@@ -92,19 +92,21 @@ def _compare_models(store: Store, slower: Sequence[VerdictRow], pairs: Sequence[
     for pair in pairs:
         if pair.host in models:
             effects[models[pair.host]].append(pair)
-    sizes = []
-    for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1])):
-        # As in the verdict: the mean over hosts, of their launches in paired mode, else of their jobs.
-        by_host = group_by_host(
-            of_model,
-            lambda pair: [pair.log_ratio] * (pair.rounds if slower[0].evidence.launches else 1),
-        )
-        mean = verdict_text.format_effect(fmean(map(fmean, by_host.values())))
-        count = pluralize(len({pair.job_id for pair in of_model}), "job")
-        sizes.append(f"{model} {mean} ({count})")
+    by_launch = bool(slower[0].evidence.launches)
+    sizes = [
+        f"{model} {_describe_effect(of_model, by_launch=by_launch)}"
+        for model, of_model in sorted(effects.items(), key=lambda item: -len(item[1]))
+    ]
     if len(sizes) > 1:
         return f"Slower variants by CPU model: {join_names(sizes, MAX_MODELS)}."
-    return "".join(f"All on one CPU model, so others may differ: {size}." for size in sizes)
+    return f"All on one CPU model, so others may differ: {sizes[0]}." if sizes else ""
+
+
+def _describe_effect(pairs: Sequence[PairRow], *, by_launch: bool) -> str:
+    """Describe an effect as in the verdict: the mean over hosts, of their launches or else of their jobs."""
+    hosts = group_by_host(pairs, lambda pair: [pair.log_ratio] * (pair.rounds if by_launch else 1))
+    mean = verdict_text.format_effect(fmean(map(fmean, hosts.values())))
+    return f"{mean} ({pluralize(len({pair.job_id for pair in pairs}), 'job')})"
 
 
 def select_pairs(row: VerdictRow, pairs: Sequence[PairRow]) -> list[PairRow]:
