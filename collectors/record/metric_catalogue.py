@@ -21,6 +21,7 @@ difference (``python -m benchmarks counters``); everything else is noisy.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from ..job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
@@ -205,9 +206,7 @@ def _plan_metrics() -> List[Metric]:
 
 
 def _worker_metrics() -> List[Metric]:
-    def m(name: str, type_: str, unit: str, better: str, meaning: str, source: str) -> Metric:
-        return Metric(name, type_, unit, better, meaning, source, "worker")
-
+    m = partial(Metric, owner="worker")
     tree = "wait4 of every process of the tree"
     node = "node"
     return [
@@ -331,9 +330,7 @@ def _worker_metrics() -> List[Metric]:
 
 
 def _payload_metrics() -> List[Metric]:
-    def m(name: str, type_: str, unit: str, better: str, meaning: str, source: str) -> Metric:
-        return Metric(name, type_, unit, better, meaning, source, "payload")
-
+    m = partial(Metric, owner="payload")
     rows = [
         m("root_version", "text", "", "", "Version ROOT reports.", "gROOT.GetVersion"),
         m("root_commit", "text", "", "", "Commit ROOT was built from.", "gROOT.GetGitCommit"),

@@ -311,8 +311,7 @@ def _environment_values(environ: Mapping[str, str], folder: Path) -> Iterator[tu
     for name in _FIELDS:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if variable in environ:
-            value = environ[variable]
-            yield RawValue(name, value, variable, folder), f"environment ({variable})"
+            yield RawValue(name, environ[variable], variable, folder), f"environment ({variable})"
 
 
 def _flag_values(

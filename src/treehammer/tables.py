@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, overload
 
 from markupsafe import Markup, escape
 
@@ -138,25 +138,24 @@ def hidden_columns(*keys: str) -> tuple[TableColumn, ...]:
 _BAR = '<progress max="1" value="{}" aria-hidden="true"></progress> '
 
 
+@dataclass(frozen=True, eq=False)
 class LazyRows(Sequence[Row]):
-    """Rows that are built when they are read: pages show few of many.
+    """Rows that are built, each of one item, when they are read: pages show few of many."""
 
-    Args:
-        items: one for each row.
-        build_row: builds the row of an item.
-    """
-
-    def __init__(self, items: Sequence[Any], build_row: Callable[[Any], Row]) -> None:
-        self._items = items
-        self._build_row = build_row
+    items: Sequence[Any]
+    build_row: Callable[[Any], Row]
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self._build_row(item) for item in self._items[index]]
-        return self._build_row(self._items[index])
+            return [self.build_row(item) for item in self.items[index]]
+        return self.build_row(self.items[index])
 
 
 @dataclass(frozen=True)

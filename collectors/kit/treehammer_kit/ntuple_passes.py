@@ -96,12 +96,11 @@ def _summarize_ntuple_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
     values: Dict[str, Any] = {name: median_counter(passes, name) for name in names}
     payload, overhead = values["ntuple_payload_bytes"], values["ntuple_overhead_bytes"]
     values.update(bytes_read=payload, bytes_read_extra=overhead)
-    size = sum(file.file_size for file in passes[0].files)
+    size = passes[0].file_size
     if payload is not None and overhead is not None and size:
         values["read_fraction"] = (payload + overhead) / size
-    values.update(
-        _derive_read_counts([file for pass_read in passes for file in pass_read.files], values)
-    )
+    files = [file for pass_read in passes for file in pass_read.files]
+    values.update(_derive_read_counts(files, values))
     values["ntuple_cluster_cache"] = passes[0].files[0].cached
     return values
 

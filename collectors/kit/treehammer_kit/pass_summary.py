@@ -128,6 +128,11 @@ class PassRead:
         return sum(file.events for file in self.files)
 
     @property
+    def file_size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.file_size for file in self.files)
+
+    @property
     def unzipped_bytes(self) -> int:
         """Sum of GetEntry's return values."""
         return sum(file.unzipped_bytes for file in self.files)
@@ -241,7 +246,7 @@ def _summarize_counters(passes: Sequence[PassRead]) -> Dict[str, Any]:
         name: median_counter(passes, name) for name in LOOP_COUNTERS if name not in undefined
     }
     fetched = values["bytes_read"] + values["bytes_read_extra"]
-    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in passes[0].files))
+    values["read_fraction"] = _ratio(fetched, passes[0].file_size)
     values["read_calls_prefetch"] = _count_prefetches(passes, files)
     values.update(_split_read_calls(passes, files, values["read_calls"]))
     if len(passes[0].files) == 1 and files[0].cached:

@@ -247,11 +247,10 @@ class Execution:
             self.record.values.update(retries=self._prepared.client_log.count_lost_reads())
         if self._prepared.recorder is not None:
             self._keep_recording(self._prepared.recorder, run)
-        failure = classify_failure(
-            run.outcome, reported, self._limits(), run.out_of_memory
-        ) or check_root_version(
-            expected_root_version(self._spec.software), reported.values.get("root_version")
-        )
+        failure = classify_failure(run.outcome, reported, self._limits(), run.out_of_memory)
+        if failure is None:
+            version = reported.values.get("root_version")
+            failure = check_root_version(expected_root_version(self._spec.software), version)
         if failure:
             log, note = read_log(run.log_path)
             failure = replace(failure, message=mask_signatures(failure.message))

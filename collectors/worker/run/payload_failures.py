@@ -24,6 +24,8 @@ from .crash_causes import MISSING_HEADER, describe_crash, find_compiler_error
 #: A disk with less free bytes was full: a payload removes files of its own as it ends.
 MIN_FREE_BYTES = 1_000_000
 
+#: Kind that the worker gives to ends that it forced -> kind where a payload reports it.
+_REPORTED_KINDS = {kind: f"reported-{kind}" for kind in FORCED_KINDS}
 #: Bytes of a payload's log that are searched for the cause of a crash.
 _MAX_LOG_BYTES = 16_000_000
 
@@ -48,14 +50,12 @@ def classify_failure(
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return _payload_failure("memory", message, transient=True)
     if reported.failure:
-        is_forced = reported.failure.kind in FORCED_KINDS
-        kind = f"reported-{reported.failure.kind}" if is_forced else reported.failure.kind
-        return replace(reported.failure, kind=kind)
+        kind = reported.failure.kind
+        return replace(reported.failure, kind=_REPORTED_KINDS.get(kind, kind))
     if outcome.exit_signal is not None:
         return _end_by_signal(outcome, outcome.exit_signal)
     if outcome.exit_code:
-        message = f"The payload ended with exit code {outcome.exit_code}."
-        return _payload_failure("exit", message)
+        return _payload_failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
     return reported.problem
 
 
@@ -69,7 +69,8 @@ def _end_by_signal(outcome: payload_process.ProcessOutcome, number: int) -> Fail
             f"The node ended the payload after {limit_s} s of CPU time (ulimit -t): raise that."
         )
         return Failure("software-setup", "cpu-limit", "payload", message)
-    name, core = f"signal {number}", ", core dumped" * outcome.core_dumped
+    name = f"signal {number}"
+    core = ", core dumped" if outcome.core_dumped else ""
     with suppress(ValueError):
         name = signal.Signals(number).name
     return _payload_failure("signal", f"The payload was ended by {name}{core}.")
