@@ -83,7 +83,8 @@ class OperationSummary:
     def describe_notes(self) -> Iterator[str]:
         """Describe the figures, the loads with lower bounds alone, and the failures."""
         yield _OPERATIONS_NOTE
-        yield from _describe_limits(self.groups, self.by)
+        if "step" not in self.by:  # answers may have come in later steps
+            yield from _describe_limits(self.groups, self.by)
         yield from _describe_failures(self.groups)
 
 

@@ -167,7 +167,8 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
         return ChartLine(name, role, dots)
 
     def draw(heading: str, unit: str, lines: Sequence[ChartLine]) -> Figure:
-        caption = f"{heading} ({unit}) over seconds since the start.{merged}{left_out}"
+        due = "an operation counts in the step in which it was due"
+        caption = f"{heading} ({unit}) over seconds since the start; {due}.{merged}{left_out}"
         return _draw(f"{heading} over time", heading, caption, lines, axis, unit, marks)
 
     rates = [

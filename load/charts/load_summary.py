@@ -84,6 +84,8 @@ def conclude(details: LoadDetails) -> str:
         for level in carried[-1:]
     ]
     parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
+    failed_aside = sum(sum(level.limited_failures.values()) for level in carried[-1:])
+    parts += [f"{failed_aside:,} failed in steps left out"] * bool(failed_aside)
     parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
     place = name if len(lines) > 1 else f"The storage of {level_of(selection).storage_site}"
     subject = place if carried else f"{place}, {selection.operation}:"

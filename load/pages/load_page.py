@@ -276,8 +276,10 @@ def _link_to_operation(operation: str, side: str, selection: OperationGroup) -> 
 
 
 def _step_table(details: LoadDetails) -> DataTable:
+    # Answers may have come in later steps.
+    no_bounds = {"least_hz": None, "least_bytes_per_s": None}
     rows = [
-        {"step": step_number(step), "start_s": step_start_s(step), **step.list_figures()}
+        {"step": step_number(step), "start_s": step_start_s(step)} | step.list_figures() | no_bounds
         for step in details.steps
     ]
     columns = (
@@ -286,8 +288,9 @@ def _step_table(details: LoadDetails) -> DataTable:
         *hidden_columns("operation", "side"),
         *figure_columns("operation", "side"),
     )
-    merged = f"Each row merges {details.points} steps." * (details.points > 1)
-    return DataTable("steps", "Time steps", columns, rows, note=merged)
+    note = "An operation counts in the step in which it was due."
+    note += f" Each row merges {details.points} steps." * (details.points > 1)
+    return DataTable("steps", "Time steps", columns, rows, note=note)
 
 
 def _server_table(details: LoadDetails) -> DataTable:

@@ -59,7 +59,7 @@ def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
     steps = document["tables"]["steps"]
     assert [row["start_s"] for row in steps] == [10 * step for step in range(STEPS)]
     limited = steps[LIMITED_STEP]
-    assert (limited["steps"], limited["limited_steps"], limited["observed_hz"]) == (0, 6, None)
+    assert {limited[name] for name in ("observed_hz", "least_hz")} == {None}
     assert {row["observed_hz"] for row in steps if row["steps"]} == {150}
     servers = {row["server"]: row for row in document["tables"]["servers"]}
     assert set(servers) == {"", *SERVERS}

@@ -164,6 +164,8 @@ def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: 
         step = {**step, "held": held} if held else step
         add(store, str(number), step, variant=f'{{"n":{number}}}')
     add(store, "3", make_operation([], {"other": 50}, held=50), variant='{"n":3}')
+    left_out = make_operation([], {"refused": 7}, step=1, held=7, generator_limited=True)
+    add(store, "4", left_out, variant='{"n":2}')
     output = summarize(tmp_path, "--by", "n").output
     sentence = (
         "the door's ceiling (key load in the sites file) was the limit, not the storage: it held back "
@@ -181,7 +183,7 @@ def test_load_limited_by_the_ceiling_is_no_slow_storage(store: Store, tmp_path: 
     assert summary is not None
     assert summary.limits == [f"n=2: {sentence}"]
     headline = "keeps at least 5 open operations/s; at 5/s the door's ceiling was the limit"
-    assert headline in summary.conclusion
+    assert f"{headline}; 7 failed in steps left out" in summary.conclusion
 
 
 def test_axes_may_have_the_names_of_figures(store: Store, tmp_path: Path) -> None:
