@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from mmap import mmap
 from typing import Callable, Dict, FrozenSet, Iterator, NamedTuple, Optional, Sequence, Tuple
@@ -156,13 +157,14 @@ class Flight:
 
     def succeed(self, server: str) -> None:
         """Note that it has succeeded at a server (``host:port``)."""
-        self._end(server, "")
+        self.end(server, "")
 
     def fail(self, failure: str, server: str = "") -> None:
         """Note that it has failed; ``failure`` is one of the record's classes."""
-        self._end(server, failure)
+        self.end(server, failure)
 
-    def _end(self, server: str, failure: str) -> None:
+    def end(self, server: str, failure: str) -> None:
+        """Note that it has ended; ``failure`` is '' for success."""
         if not self._ended:
             self._ended = True
             now_s = self._clock() if self.done_s is None else self.done_s
@@ -212,6 +214,25 @@ class StorageClient:
 
     def close(self) -> None:
         """Close connections and files, within a few seconds."""
+
+
+class ThreadedClient(StorageClient):
+    """Client that performs each operation in a thread, by default one for each client."""
+
+    def __init__(self, clients: int, timeout_s: float, threads: int = 0) -> None:
+        super().__init__(clients, timeout_s)
+        self._pool = ThreadPoolExecutor(threads or clients)
+
+    def start(self, flight: Flight) -> None:
+        """Send an operation."""
+        self._pool.submit(self._perform, flight)
+
+    def close(self) -> None:
+        """End the threads; those that hang end with the process."""
+        self._pool.shutdown(wait=False)
+
+    def _perform(self, flight: Flight) -> None:
+        raise NotImplementedError
 
 
 class ThreadBuffer(threading.local):

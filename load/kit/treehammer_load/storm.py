@@ -14,7 +14,6 @@ import re
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Callable, Dict, Iterator, Set
 from urllib.parse import urlsplit
@@ -27,7 +26,14 @@ from .clients import make_client
 from .clients.xrootd_client import add_user, classify_exit, limit_client
 from .load_driver import ClosedLoop
 from .load_task import TIMEOUT_S, LoadTask
-from .operation import Flight, Operation, StorageClient, WrappingClient, make_load_error
+from .operation import (
+    Flight,
+    Operation,
+    StorageClient,
+    ThreadedClient,
+    WrappingClient,
+    make_load_error,
+)
 
 #: Opens of one file after the first one.
 MAX_RETRIES = 100
@@ -147,10 +153,7 @@ class StormClient(WrappingClient):
         def answered(_inner: Flight, _now_s: float, server: str, failure: str) -> None:
             if failure == "timeout" and self._log.pop_stall(flight.operation.client):
                 failure = STALLED
-            if failure:
-                flight.fail(failure, server)
-            else:
-                flight.succeed(server)
+            flight.end(server, failure)
 
         flight.send()
         self.inner.start(Flight(flight.operation, time.monotonic, answered))
@@ -243,7 +246,7 @@ class ClientLog:
 ReadTrees = Callable[[str], str]
 
 
-class TreeClient(StorageClient):
+class TreeClient(ThreadedClient):
     """Reads whole ROOT files, in a thread for each client.
 
     Args:
@@ -257,16 +260,7 @@ class TreeClient(StorageClient):
         super().__init__(clients, timeout_s)
         self.cores = cores
         self._read = read
-        self._pool = ThreadPoolExecutor(clients)
         self._logged = 0
-
-    def start(self, flight: Flight) -> None:
-        """Send an operation."""
-        self._pool.submit(self._perform, flight)
-
-    def close(self) -> None:
-        """End the threads; those that hang end with the process."""
-        self._pool.shutdown(wait=False)
 
     def _perform(self, flight: Flight) -> None:
         operation = flight.operation

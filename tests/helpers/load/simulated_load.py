@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from queue import SimpleQueue
 from typing import Any
 
 from treehammer.load.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
@@ -105,18 +105,20 @@ def run_load(
     return recorder.list_rows(driver.run(operations, end_s))
 
 
-def perform_operations(client: StorageClient, *operations: Operation) -> list[str]:
-    """Perform operations of a real client one after the other; return their failures."""
+def perform_operations(
+    client: StorageClient, *operations: Operation, note: Callable[[], object] = bool
+) -> list[str]:
+    """Perform operations one after the other, each followed by ``note``; return their failures."""
     failures: list[str] = []
-    ended = threading.Semaphore(0)
+    ended: SimpleQueue[str] = SimpleQueue()
 
     def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
-        failures.append(failure)
-        ended.release()
+        note()
+        ended.put(failure)
 
     for operation in operations:
         client.start(Flight(operation, lambda: 0.0, record))
-        assert ended.acquire(timeout=60)
+        failures.append(ended.get(timeout=60))
     return failures
 
 

@@ -273,10 +273,7 @@ class CopyClient(WrappingClient):
         except OSError as error:
             print(f"treehammer_load: copy {operation.file.url}: {error}", flush=True)
             failure = "other"
-        if failure:
-            flight.fail(failure, self._server)
-        else:
-            flight.succeed(self._server)
+        flight.end(self._server, failure)
 
     def _transfer(self, source: str, target: str, *, puts: bool) -> str:
         """Copy a file, and follow the redirects that the program reports; return the failure class."""

@@ -8,11 +8,10 @@ import os
 import socket
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, Mapping, Tuple
 
 from .....collectors.record import operation_steps as steps
-from ..operation import Flight, StorageClient, ThreadBuffer, classify_os_error, iterate_blocks
+from ..operation import Flight, ThreadBuffer, ThreadedClient, classify_os_error, iterate_blocks
 
 #: Threads, and so operations at a time, at most.
 MAX_THREADS = 1_024
@@ -27,7 +26,7 @@ class _WrongDataError(Exception):
     """A file is shorter than it should be, or its checksum differs."""
 
 
-class FileClient(StorageClient):
+class FileClient(ThreadedClient):
     """Client of paths, with one thread for each client.
 
     Args:
@@ -40,11 +39,10 @@ class FileClient(StorageClient):
     unsupported = frozenset({steps.CONNECT, steps.LOCATE})
 
     def __init__(self, clients: int, timeout_s: float, *, direct: bool = False) -> None:
-        super().__init__(clients, timeout_s)
+        super().__init__(clients, timeout_s, min(max(clients, 16), MAX_THREADS))
         self._direct = os.O_DIRECT if direct else 0
         self._flags = os.O_RDONLY | os.O_CLOEXEC | self._direct
         self._unit = _ALIGNMENT if direct else 1
-        self._pool = ThreadPoolExecutor(min(max(clients, 16), MAX_THREADS))
         self._server = socket.gethostname()
         self._local = ThreadBuffer(MAX_READ)
         self._lock = threading.Lock()
@@ -63,13 +61,9 @@ class FileClient(StorageClient):
             steps.RMDIR: lambda flight: os.rmdir(flight.operation.file.url),
         }
 
-    def start(self, flight: Flight) -> None:
-        """Send an operation."""
-        self._pool.submit(self._perform, flight)
-
     def close(self) -> None:
         """Close all files; threads that hang end with the process."""
-        self._pool.shutdown(wait=False)
+        super().close()
         for descriptor in self._readers.values():
             os.close(descriptor)
         self._readers.clear()

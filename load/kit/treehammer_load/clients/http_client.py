@@ -14,7 +14,6 @@ import select
 import ssl
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
@@ -37,6 +36,7 @@ from ..operation import (
     Operation,
     StorageClient,
     ThreadBuffer,
+    ThreadedClient,
     classify_os_error,
     iterate_blocks,
 )
@@ -201,14 +201,14 @@ class HttpClient(StorageClient):
         except (errors.ServerDisconnectedError, errors.ClientPayloadError):
             failure, server = "reset", ""
         except OSError as error:  # includes those of aiohttp that have a number
-            failure, server = classify_os_error(error), ""
+            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            is_tls = isinstance(cause, ssl.SSLError)  # whose number is none of the system
+            failure, server = "credential" if is_tls else classify_os_error(cause), ""
         except (errors.ClientError, http.client.HTTPException, ValueError) as error:
             failure, server = ANSWER_FAILURES.get(type(error), "server-error"), ""
         if failure:
             self._servers.pop(flight.operation.client, None)
-            flight.fail(failure, server)
-        else:
-            flight.succeed(server)
+        flight.end(server, failure)
 
     async def perform(self, flight: Flight) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
@@ -359,7 +359,7 @@ def join_ranges(ranges: Iterable[Tuple[int, int]]) -> List[Tuple[int, int]]:
     return joined
 
 
-class PlainHttpClient(StorageClient):
+class PlainHttpClient(ThreadedClient):
     """Client of ``http://`` and ``https://`` with a thread and a connection for each client.
 
     It opens, stats and reads; the requests are those of ``HttpClient``.  A client sends one
@@ -377,16 +377,11 @@ class PlainHttpClient(StorageClient):
         self._token = load_token(url, os.environ)
         self._connections: Dict[Tuple[int, str, str], TimedConnection] = {}
         self._servers: Dict[Tuple[int, str], str] = {}
-        self._pool = ThreadPoolExecutor(clients)
         self._local = ThreadBuffer(CHUNK)
-
-    def start(self, flight: Flight) -> None:
-        """Send an operation."""
-        self._pool.submit(self._perform, flight)
 
     def close(self) -> None:
         """Close all connections; threads that hang end with the process."""
-        self._pool.shutdown(wait=False)
+        super().close()
         for connection in list(self._connections.values()):
             connection.close()
 
@@ -403,9 +398,7 @@ class PlainHttpClient(StorageClient):
             failure = ANSWER_FAILURES.get(type(error), "server-error")
         if failure:
             self._forget(operation.client)
-            flight.fail(failure, server)
-        else:
-            flight.succeed(server)
+        flight.end(server, failure)
 
     def _forget(self, client: int) -> None:
         """Close a client's connections, which may hold the rest of an answer."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 from typing import Any
 
 from .....collectors.http_requests import NO_TOKEN, BearerToken
+from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 from .....collectors.pelican_director import find_object_url
 from .http_client import HttpClient
 
@@ -15,12 +17,17 @@ class PelicanClient(HttpClient):
 
     Raises:
         ImportError: aiohttp is not installed.
-        OSError: the federation does not answer.
+        PayloadError: the federation names no director.
     """
 
     def __init__(self, clients: int, timeout_s: float, url: str) -> None:
         super().__init__(clients, timeout_s, url)
-        find_object_url(url, os.environ)  # the load itself waits for no discovery
+        try:
+            find_object_url(url, os.environ)  # the load itself waits for no discovery
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            message = f"{url}: the federation names no director: {reason}."
+            raise PayloadError("open", "director", "setup", message, transient=True) from error
 
     def load_token(self, _url: str) -> BearerToken:
         """Return no token."""

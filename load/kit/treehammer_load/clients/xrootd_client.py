@@ -221,10 +221,8 @@ class XrootdClient(StorageClient):
         def answered(status: Any, _response: Any, hosts: Any) -> None:
             servers = [host.url for host in hosts or ()]
             server = f"{servers[-1].hostname}:{servers[-1].port}" if servers else ""
-            if status.ok:
-                flight.succeed(server)
-            else:
-                flight.fail(classify_status(status.code, status.errno), server)
+            failure = "" if status.ok else classify_status(status.code, status.errno)
+            flight.end(server, failure)
 
         flight.send()
         send, *arguments = {
@@ -290,7 +288,4 @@ def _end_flight(
         if response is not None:
             read = response.size if operation.name == steps.VECTOR_READ else len(response)
         failure = "" if read == operation.bytes else "wrong-data"
-    if failure:
-        flight.fail(failure, server)
-    else:
-        flight.succeed(server)
+    flight.end(server, failure)

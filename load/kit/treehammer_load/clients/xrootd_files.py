@@ -209,11 +209,11 @@ class XrootdTransfer:
 
     def start(self, url: str, flags: int, mode: int) -> None:
         """Send the open."""
-        self._check(
-            self._file.open(
-                url, flags, mode, timeout=self._timeout_s, callback=self._finish_request
-            )
+        status = self._file.open(
+            url, flags, mode, timeout=self._timeout_s, callback=self._finish_request
         )
+        if not status.ok:  # the close of such a file calls nobody back
+            self._finish(status, None, None)
 
     def _finish_request(self, status: Any, response: Any, _hosts: Any) -> None:
         if not status.ok:
