@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import payload_task
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
@@ -69,6 +69,7 @@ class ReadPasses:
         self._root = root
         self._task = task
         self._choices: Dict[str, BranchChoice] = {}
+        self._comparison = BranchComparison()
         self._entries: Dict[str, int] = {}
         self._other_files: Dict[str, None] = {}
         self._turns_reader: Any = None
@@ -199,7 +200,7 @@ class ReadPasses:
             names[position]: _list_types(branches[position]) for position in compared_positions
         }
         if int(reader.entries_total):
-            self._compare_with_first(url, types)
+            self._comparison.check(url, types)
         return BranchChoice(
             branches_total=len(common),
             all_branches=task.branches == 1 and len(common) == len(branches),
@@ -220,16 +221,6 @@ class ReadPasses:
             unreadable=self._task.unreadable,
         )
         return [common[index] for index in selection]
-
-    def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
-        """Compare the selected branches of a file with those of the first that has entries.
-
-        Raises:
-            PayloadError: a branch is missing, or has another type.
-        """
-        compared = [other for other in self._choices if self._entries[other]]
-        if compared:
-            check_same_branches(self._choices[compared[0]].types, compared[0], types, url)
 
     # Steps that depend on the format.
 
@@ -295,42 +286,35 @@ def _list_types(branch: Any) -> Dict[str, str]:
     return {str(item.first): str(item.second) for item in branch.types}
 
 
-def check_same_branches(
-    expected: Mapping[str, Mapping[str, str]],
-    first: str,
-    types: Mapping[str, Mapping[str, str]],
-    url: str,
-) -> None:
-    """Compare the selected branches of two files of one dataset.
+class BranchComparison:
+    """Comparison of the selected branches of each file with those of the first that has entries."""
 
-    Args:
-        expected: branches of the file ``first``, each with the types below it by path.
-        first: address of that file.
-        types: the same of the file ``url``.
-        url: address of this file.
+    def __init__(self) -> None:
+        self._first: Optional[Tuple[str, Mapping[str, Mapping[str, str]]]] = None
 
-    Raises:
-        PayloadError: a branch is missing in one, or has another type.
-    """
-    for name in {**expected, **types}:
-        if name not in types or name not in expected:
-            lacking, having = (url, first) if name in expected else (first, url)
-            problem = f"{lacking} has no branch {name!r}, {having} has"
-        else:
-            differing = [
-                path for path, kind in types[name].items() if expected[name].get(path, kind) != kind
-            ]
-            if not differing:
-                continue
-            path = differing[0]
-            problem = f"branch {path!r} is {types[name][path]} in {url} and {expected[name][path]} in {first}"
-        raise PayloadError(
-            "payload",
-            "branches",
-            "prepare",
-            f"{problem}: files of one dataset must have equal branches. Add the files with "
-            "'treehammer datasets add', which compares them.",
-        )
+    def check(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
+        """Compare the branches of a file, each with the types below it by path.
+
+        Raises:
+            PayloadError: a branch is missing in one, or has another type.
+        """
+        first, expected = self._first = self._first or (url, types)
+        for name in {**expected, **types}:
+            if name not in types or name not in expected:
+                lacking, having = (url, first) if name in expected else (first, url)
+                problem = f"{lacking} has no branch {name!r}, {having} has"
+            else:
+                kinds = types[name].items()
+                differing = (path for path, kind in kinds if expected[name].get(path, kind) != kind)
+                path = next(differing, None)
+                if path is None:
+                    continue
+                problem = f"branch {path!r} is {types[name][path]} in {url} and {expected[name][path]} in {first}"
+            message = (
+                f"{problem}: files of one dataset must have equal branches. Add the files with "
+                "'treehammer datasets add', which compares them."
+            )
+            raise PayloadError("payload", "branches", "prepare", message)
 
 
 def open_file(root: Any, url: str) -> Any:

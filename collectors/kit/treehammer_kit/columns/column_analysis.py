@@ -9,9 +9,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..pass_summary import PassRead, compute_share, drop_warm_up, median_or_none, summarize_times
 from ..payload_task import PayloadError, PayloadTask, select_branches
@@ -32,6 +33,11 @@ def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
 #: Digits of the histograms' hash in their checksum: 32 bits, short enough to compare by eye.
 _CHECKSUM_DIGITS = 8
 _KEYS = ("filter", "minimum", "bins", "low", "high")
+#: Types in C++ of numbers and of collections of them, of which there are histograms.
+_NUMBERS = re.compile(
+    r"([\w:]+<)?(std::)?(unsigned |signed |long )*"
+    r"(bool|char|short|int|long|float|double|u?int\d+_t|[A-Z]\w+_t)(,\d+)?>?(\[\d*\])*"
+)
 
 
 @dataclass(frozen=True)
@@ -72,15 +78,34 @@ class ColumnAnalysis:
             raise PayloadError("payload", "bad-job", "setup", message) from error
         return analysis
 
-    def choose_columns(self, names: Sequence[str], task: PayloadTask) -> List[str]:
-        """Choose the columns to histogram, by the axis ``branches``.
+    def choose_columns(
+        self, names: Sequence[str], find_type: Callable[[str], str], task: PayloadTask
+    ) -> Tuple[List[str], List[str]]:
+        """Choose the columns to histogram, by the axis ``branches``; note those without numbers.
+
+        Args:
+            names: all columns.
+            find_type: finds the type of a column in C++.
+            task: the execution.
 
         Raises:
-            PayloadError: a column or the filter does not exist.
+            PayloadError: a column or the filter does not exist, or has no numbers.
         """
-        columns = choose_columns(names, task)
-        select_branches(names, {}, self.filter, seed=0, folder="")
-        return columns
+        selected = [*choose_columns(names, task), *choose_columns(names, task, self.filter)]
+        candidates = selected if isinstance(task.branches, str) else names
+        others = {name for name in candidates if not _NUMBERS.fullmatch(find_type(name))}
+        omitted = list(dict.fromkeys(name for name in selected if name in others))
+        more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
+        notes = [f"there is no histogram of {', '.join(omitted[:5])}{more}"] if omitted else []
+        numbers = [name for name in names if name not in others]
+        try:
+            choose_columns(numbers, task, self.filter)
+            return choose_columns(numbers, task), notes
+        except PayloadError as error:
+            if not omitted:
+                raise
+            message = f"{notes[0]}. Choose other branches."
+            raise PayloadError("payload", "branches", "prepare", message) from error
 
     def write_code(self, types: Mapping[str, str], columns: Sequence[str]) -> str:
         """Write the analysis as C++ for RDataFrame, with compiled instead of interpreted filters."""
@@ -98,14 +123,21 @@ class ColumnAnalysis:
         return "\n".join([*lines, "}", ""])
 
 
-def choose_columns(names: Sequence[str], task: PayloadTask) -> List[str]:
-    """Choose columns by the axis ``branches``.
+def choose_columns(
+    names: Sequence[str], task: PayloadTask, request: Union[float, str] = ""
+) -> List[str]:
+    """Choose columns by a request, by default that of the axis ``branches``.
 
     Raises:
         PayloadError: a column does not exist.
     """
     positions = select_branches(
-        names, {}, task.branches, seed=task.seed, folder=task.folder, unreadable=task.unreadable
+        names,
+        {},
+        request or task.branches,
+        seed=task.seed,
+        folder=task.folder,
+        unreadable=task.unreadable,
     )
     return [names[position] for position in positions]
 

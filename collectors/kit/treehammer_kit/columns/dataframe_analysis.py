@@ -22,9 +22,9 @@ from ..pass_summary import (
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from ..pyroot import declare
-from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure, read_phases
+from ..read_passes import BranchComparison, FileSurvey, ReadPasses, raise_on_failure, read_phases
 from . import column_analysis
-from .column_analysis import ColumnAnalysis, HistogramSums, check_task, choose_columns
+from .column_analysis import ColumnAnalysis, HistogramSums, check_task
 
 #: Counters of TFile over all threads; RNTuples of local files are not read with it.
 TREE_COUNTERS = ("bytes_read", "read_calls")
@@ -125,13 +125,10 @@ class FramePasses:
         """
         if not self._files:
             self._files = [self._survey_file(url) for url in self._task.urls]
-            compared = [
-                (url, file)
-                for url, file in zip(self._task.urls, self._files)  # noqa: B905 - Python 3.9
-                if sum(file.clusters)
-            ]
-            for url, file in compared[1:]:
-                check_same_branches(compared[0][1].types, compared[0][0], file.types, url)
+            comparison = BranchComparison()
+            for url, file in zip(self._task.urls, self._files):  # noqa: B905 - Python 3.9
+                if sum(file.clusters):
+                    comparison.check(url, file.types)
         return self._files
 
     def _survey_file(self, url: str) -> FileSurvey:
@@ -252,10 +249,6 @@ def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
 
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
-#: Types in C++ of numbers and of collections of them, of which there are histograms.
-_NUMBERS = re.compile(
-    r"([\w:]+<)?(std::)?(unsigned |signed |long )*(bool|char|short|int|long|float|double|u?int\d+_t|[A-Z]\w+_t)>?"
-)
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
 _FIRST_WITH_CLUSTERS = 63800
 
@@ -329,34 +322,23 @@ class DataFrameExecution:
         task = self._task
         check_first_file(self._root, task)
         reader = open_frame(self._root, task, task.urls[:1])
-        columns: Dict[str, str] = {
-            str(item.first): str(item.second)
-            for item in reader.Columns()
-            if not str(item.first).startswith(_SIZE_PREFIX)
-            and str(item.first) not in task.missing_branches
-        }
-        # A dot follows the name of a friend tree, or of an object.
+        columns = {str(item.first): str(item.second) for item in reader.Columns()}
+        # A dot follows the name of a friend tree, or of an object, whose members are left out.
         types = {
-            n: kind for n, kind in columns.items() if "." not in n and _NUMBERS.fullmatch(kind)
+            name: kind * ("." not in name)
+            for name, kind in columns.items()
+            if not name.startswith(_SIZE_PREFIX)
+            and name not in task.missing_branches
+            and ("." not in name or name.partition(".")[0] not in columns)
         }
         reader.Close()
         if code:
             self._declare_analysis(describe_analysis(task, code))
             return []
         analysis = ColumnAnalysis.read(task.settings)
-        selected = dict.fromkeys([*choose_columns(list(columns), task), analysis.filter])
-        parents = {n: n.rpartition(".")[0] for n in columns if n not in types}
-        omitted = [n for n in selected if n in parents and parents[n] not in columns]
-        if omitted:
-            more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
-            self._notes = [f"a data frame draws no histogram of {', '.join(omitted[:5])}{more}"]
-        try:
-            histogram_columns = analysis.choose_columns(list(types), task)
-        except PayloadError as error:
-            if not omitted:
-                raise
-            message = f"{self._notes[0]}. Choose other branches."
-            raise PayloadError("payload", "branches", "prepare", message) from error
+        histogram_columns, self._notes = analysis.choose_columns(
+            list(types), types.__getitem__, task
+        )
         late_code = analysis.write_code(types, histogram_columns)
         self._declare_analysis(replace(describe_analysis(task, ""), code=late_code))
         return list(dict.fromkeys([analysis.filter, *histogram_columns]))

@@ -10,7 +10,7 @@ from .. import turn_server
 from ..pass_summary import FileRead, PassRead, drop_warm_up, median_counter, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
 from ..payload_task import COMPILE, PayloadError, PayloadTask
-from ..read_passes import FileSurvey, check_same_branches
+from ..read_passes import BranchComparison, FileSurvey
 from ..turn_server import TurnFigures
 from . import column_analysis
 from .column_analysis import ColumnAnalysis, HistogramSums, check_task
@@ -28,6 +28,7 @@ class UprootPasses:
         sums: histograms of each complete pass.
         files: survey of each file, by its address.
         column_count: columns that are read.
+        notes: columns that are left out.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class UprootPasses:
         self.sums: List[HistogramSums] = []
         self.files: Dict[str, FileSurvey] = {}
         self.column_count = 0
+        self.notes: List[str] = []
+        self._comparison = BranchComparison()
         self._uproot = uproot
         self._task = task
         self._analysis = analysis
@@ -105,15 +108,12 @@ class UprootPasses:
         file = open_uproot_file(self._uproot, self._task, self._analysis, url)
         if url not in self.files:
             file.check()
-        self.column_count = len(file.needed)
+        self.column_count, self.notes = len(file.needed), file.notes
         return file
 
     def _close(self, file: UprootFile) -> FileRead:
-        if file.url not in self.files:
-            compared = [(url, survey) for url, survey in self.files.items() if sum(survey.clusters)]
-            if compared and file.entries:
-                first, survey = compared[0]
-                check_same_branches(survey.types, first, file.types, file.url)
+        if file.url not in self.files and file.entries:
+            self._comparison.check(file.url, file.types)
         self.files[file.url] = file.survey()
         reported, self._reported = self._reported, {}
         return file.close(reported)
@@ -250,7 +250,7 @@ def _report_passes(
     for name in ("bytes_read", "read_calls"):
         report.values[name] = median_counter(counted_passes, name)
     files = [passes.files[url] for url in task.urls]
-    report.values.update(column_analysis.collect_notes(files))
+    report.values.update(column_analysis.collect_notes(files, passes.notes))
     report.values["events_total"] = sum(sum(file.clusters) for file in files)
     report.values["branches_selected"] = passes.column_count
     report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)

@@ -40,8 +40,10 @@ class UprootFile:
     Attributes:
         source: door of the file.
         tree: the TTree or RNTuple.
+        fields: its branches, or the fields that represent them, by name.
         columns: columns to analyze.
         needed: columns to read, the filter's among them.
+        notes: columns that are left out.
     """
 
     #: Classes of the objects that are read, and the word for them.
@@ -53,6 +55,8 @@ class UprootFile:
     ) -> None:
         self.url = url
         self.phases: Dict[str, _Clock] = {}
+        self.notes: List[str] = []
+        self.fields: Any = {}
         with self._explained("open", "file", "open"):
             with self.timed("open"):
                 self._file = uproot.open(url)
@@ -65,7 +69,7 @@ class UprootFile:
             if analysis is None:
                 self.columns = self.needed = choose_columns(names, task)
             else:
-                self.columns = analysis.choose_columns(names, task)
+                self.columns, self.notes = analysis.choose_columns(names, self._find_type, task)
                 self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
         self.source = self._file.file.source
         self._bytes_before = self.requested_bytes
@@ -141,12 +145,15 @@ class UprootFile:
             is_remote = "://" in self.url
             raise PayloadError(failure, kind, phase, message, transient=is_remote) from error
 
-    # Steps that depend on the format.
-
     @property
     def types(self) -> Dict[str, Dict[str, str]]:
         """Type of each column by its name."""
-        raise NotImplementedError
+        return {name: {name: self._find_type(name)} for name in self.needed}
+
+    def _find_type(self, name: str) -> str:
+        return str(self.fields[name].typename)
+
+    # Steps that depend on the format.
 
     def check(self) -> None:
         """Refuse columns that uproot would not read rightly.
@@ -205,11 +212,6 @@ class TreeFile(UprootFile):
                 )
                 raise PayloadError("payload", "files", "prepare", message)
 
-    @property
-    def types(self) -> Dict[str, Dict[str, str]]:
-        """Type of each column by its name."""
-        return {name: {name: str(self.tree[name].typename)} for name in self.needed}
-
     def _iterate(self) -> Iterator[Any]:
         yield from self.tree.iterate(self.needed, step_size=STEP, library="ak")
 
@@ -219,6 +221,7 @@ class TreeFile(UprootFile):
         yield from self.tree.iterate(self.needed, step_size=step, library="ak")
 
     def _list_names(self) -> List[str]:
+        self.fields = self.tree
         return list(self.tree.keys(recursive=False))
 
     def _sum_zip_bytes(self) -> int:
@@ -230,11 +233,6 @@ class NTupleFile(UprootFile):
 
     CLASSES = ("ROOT::RNTuple",)
     KIND = "RNTuple"
-
-    @property
-    def types(self) -> Dict[str, Dict[str, str]]:
-        """Type of each column by its name."""
-        return {name: {name: str(self.fields[name].typename)} for name in self.needed}
 
     def _iterate(self) -> Iterator[Any]:
         steps = self.tree.iterate(filter_field=self._is_needed, step_size=STEP, library="ak")
@@ -266,7 +264,7 @@ class NTupleFile(UprootFile):
             while source is not None and records[source].parent_field_id != source:
                 source = records[source].parent_field_id
             top_ids.add(source)
-        self.fields: Dict[str, Any] = {}
+        self.fields = {}
         for field in self.tree.fields:
             record = field.record
             if record.type_name or field.field_id not in top_ids:
