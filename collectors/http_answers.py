@@ -66,24 +66,16 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
         RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
         HttpAnswerError: it holds no bytes of the file, by its status.
     """
+    media_type = (headers.get("Content-Type") or "").lower()
+    if status == 200 and media_type.startswith("text/html"):
+        raise HttpAnswerError("it sends a web page instead of the file, such as a login")
     if status == 200:
         raise RangeAnswerError("it sends the whole file instead of the requested range")
     if status != 206:
         raise HttpAnswerError(f"it answers with status {status} instead of the requested range")
-    if (headers.get("Content-Type") or "").lower().startswith("multipart/"):
+    if media_type.startswith("multipart/"):
         raise RangeAnswerError("it answers one range with several parts")
     part = ContentRange.parse(headers.get("Content-Range") or "")
-    _check_part(part, first, last)
-    length = read_length(headers)
-    if length is not None and length != part.last - part.first + 1:
-        raise RangeAnswerError(
-            f"its answer has {length} bytes, and bytes {part.first}-{part.last} by its Content-Range"
-        )
-    return part
-
-
-def _check_part(part: ContentRange, first: int, last: int) -> None:
-    """Check that a part is the requested range, cut at the end of the file."""
     end = last if part.total is None else min(last, part.total - 1)
     # Without a total, a shorter answer may be the end of the file.
     is_complete = part.last == end or (part.total is None and part.last < end)
@@ -91,6 +83,12 @@ def _check_part(part: ContentRange, first: int, last: int) -> None:
         raise RangeAnswerError(
             f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
         )
+    length = read_length(headers)
+    if length is not None and length != part.last - part.first + 1:
+        raise RangeAnswerError(
+            f"its answer has {length} bytes, and bytes {part.first}-{part.last} by its Content-Range"
+        )
+    return part
 
 
 def parse_digests(headers: Any) -> Dict[str, str]:

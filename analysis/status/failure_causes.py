@@ -72,7 +72,7 @@ _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
     (r"proxy|x509|credential|\btokens?\b|certificate", CREDENTIALS),
     # It never ran, so none of its limits matters.
     (r"\b(idle|queued) (for|more|longer)\b|in (the )?queue (for|without|longer)", _BATCH),
-    (r"memory|\brss\b|\boom\b|residentset", MEMORY),
+    (r"memory|\brss\b|\boom(\b|_)|residentset", MEMORY),
     (r"\bdisk|scratch|quota|no space", DISK),
     (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),
     (r"\bcpus?\b|\bcores?\b", CPUS),
@@ -92,13 +92,15 @@ _HOLD = re.compile(
 )
 #: Marks of a client of storage in a message: of ROOT, XRootD, davix, curl, or an error of the system.
 _CLIENT = re.compile(
-    r"\[(ERROR|FATAL|Errno \d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
+    r"\[(ERROR|FATAL|Errno -?\d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
 )
 #: Words of a client of storage, tried in this order.
 _CAUSES_BY_CLIENT_WORD = (
-    (r"no space|quota", DISK),
+    (r"no space|quota exceeded", DISK),
+    (r"\[30\d\d\]|HTTP Error 5\d\d|gateway time", _DOOR),  # the server answers
     (
-        r"timed? ?out|connect(ion| call| to)|unreachable|no route|refused|reset|resolve|network|name or service",
+        r"timed? ?out|operation expired|connect(ion| call| to)|invalid address|name or service|unreachable"
+        r"|no route|refused|reset|resolve|network",
         _NETWORK,
     ),
 )
@@ -137,6 +139,7 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("payload", "branches"): DATASET,
     ("payload", "files"): DATASET,
     ("software-setup", "cpu-limit"): TIME,
+    ("credential", "certificate"): _DOOR,
 }
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.
 _BATCH_CLASSES = ("held", "evicted", "lost", "submission")
@@ -159,7 +162,10 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     """
     label, kind, message = failure
     if label in _BATCH_CLASSES:
-        return _find_batch_cause(_RETURNED.sub("", message))
+        statement = _RETURNED.sub("", message)
+        if hold := _HOLD.search(statement):
+            return FailureCause(hold["cause"], hold["remedy"].strip())
+        return find_cause_by_words(statement) or _BATCH
     is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
     if is_of_node and (lack := parse_lack(message)):
         name, remedy = lack
@@ -168,12 +174,6 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
         cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
     return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
-
-
-def _find_batch_cause(message: str) -> FailureCause:
-    if hold := _HOLD.search(message):
-        return FailureCause(hold["cause"], hold["remedy"].strip())
-    return find_cause_by_words(message) or _BATCH
 
 
 def count_causes(failures: Mapping[FailureSign, int]) -> Counter[str]:

@@ -386,7 +386,7 @@ class HttpSession:
 
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an answer with an error status."""
-        failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
+        failure = {401: REFUSED, 403: REFUSED, 404: MISSING, 410: MISSING}.get(error.code, FAILED)
         body = error.read(MAX_ERROR_BYTES)
         remedy = _TLS_HINT if PLAIN_HTTP.search(body) else _HINTS_BY_STATUS.get(error.code, "")
         message = _describe_status(error, body)
@@ -455,7 +455,7 @@ def _describe_connection_error(error: Exception) -> ProbeResult:
     target = urlsplit(getattr(error, "filename", None) or "").netloc
     if not target:
         return probe
-    remedy = probe.remedy.replace("the port of its prefix", "the redirect, and the way there")
+    remedy = probe.remedy.replace("host and port of its prefix", "the redirect, and the way there")
     return ProbeResult(f"redirects to {target}: {probe.problem}", remedy)
 
 
@@ -471,16 +471,17 @@ def _describe_cause(error: Exception) -> ProbeResult:
     if isinstance(reason, ssl.SSLError):
         return ProbeResult(
             f"no TLS connection: {reason.reason or reason}",
-            "Check that the port speaks https, and your proxy in X509_USER_PROXY.",
+            "Check that the port speaks https (TLS 1.2 or newer), and your proxy in X509_USER_PROXY.",
         )
     if isinstance(reason, TimeoutError):
         return ProbeResult(
             f"the server accepts connections: {reason}", "Look into the server's log."
         )
-    if isinstance(reason, IncompleteRead):
-        return ProbeResult("its answer ends early", "Look into the server's log.")
-    cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return ProbeResult(f"does not answer as a web server: {cause}", "Check the port of its prefix.")
+    cause = getattr(reason, "strerror", None) or str(reason).strip() or type(reason).__name__
+    if isinstance(reason, IncompleteRead) or type(reason) is ConnectionResetError:
+        return ProbeResult(f"its answer ends early: {cause}", "Look into the server's log.")
+    protocol = " as a web server" if isinstance(reason, (HTTPException, ValueError)) else ""
+    return ProbeResult(f"does not answer{protocol}: {cause}", "Check host and port of its prefix.")
 
 
 _DOOR = HttpDoor(HttpSession)

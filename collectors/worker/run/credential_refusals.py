@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from typing import List, Mapping, NamedTuple
 
 from ...job_spec import SoftwareRequest
@@ -22,7 +21,7 @@ from ..probes.proxy_certificates import read_proxy
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
     r"auth failed|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
-    r"|sslv3 alert bad certificate|tlsv1\d? alert (?:unknown ca|certificate required)",
+    r"|\balert (?:bad certificate|unknown ca|certificate (?:required|expired|unknown|revoked))",
     re.IGNORECASE,
 )
 #: Messages of a server that knows the user, but does not permit reading this file.
@@ -32,10 +31,13 @@ _FORBIDDEN = re.compile(
 )
 #: Messages of a client that does not trust the server.
 _UNTRUSTED = re.compile(
-    r"certificate.?verify.?failed|certificate is not trusted|unable to verify .*certificate"
+    r"certificate.?verif(?:y|ication).?failed|certificate is not trusted|unable to verify .*certificate"
+    r"|SSL certificate problem|no alternative certificate subject name"
     r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
     re.IGNORECASE,
 )
+#: Messages on a certificate that no authority makes valid.
+_INVALID = re.compile(r"has expired|not yet valid|hostname|valid for|subject name", re.IGNORECASE)
 #: Marks of a line that a client of remote storage wrote, not the payload itself.
 _CLIENT_LINE = re.compile(
     r"\[(?:ERROR|FATAL|\d{4})\]|error in <T|\bHTTP|\b(?:https?|davs?|roots?|s3s?)://|ClientResponseError"
@@ -55,7 +57,12 @@ _REMEDIES = {
     "expired": "Renew it, then resume the campaign.",
     "refused": "Check issuer, audience and VO with the site.",
     "not-permitted": "Request a scope or role that covers this path.",
-    "untrusted": "Name the authorities: --authorities, the site's cert_dir, or X509_CERT_DIR.",
+}
+#: Kinds that the server's certificate causes, with their remedies.
+_DISTRUST = {
+    "certificate": "The server's certificate is not valid. Let the site renew it; check the URL's host.",
+    "untrusted": "The job does not trust the server's certificate. Name the authorities: "
+    "--authorities, the site's cert_dir, or X509_CERT_DIR.",
 }
 
 
@@ -77,22 +84,18 @@ def classify_refusal(
     """
     remote = [url for url in urls if local_path(url) is None]
     texts = _find_explanations(failure, excerpt)
-    kind = next(filter(None, (_find_kind(text, env) for text in texts)), "")
+    kinds = (_find_distrust(text) or _find_kind(text, env) for text in texts)
+    kind = next(filter(None, kinds), "")
     if not remote or not kind:
         return failure
-    if _UNTRUSTED.search(excerpt):
-        kind = "untrusted"
+    kind = kind if kind in _DISTRUST else _find_distrust(excerpt) or kind
     limit = _find_missing_feature(failure, remote[0], software)
-    if limit and kind != "untrusted":
-        return replace(
-            failure,
-            failure_class="software-setup",
-            kind=NOT_SUPPORTED,
-            message=f"{limit} ({failure.message})",
-            transient=False,
-        )
-    message = f"{_describe_credentials(kind, env)} {_REMEDIES[kind]} ({failure.message})"
-    return replace(failure, failure_class=CREDENTIAL, kind=kind, message=message, transient=False)
+    if limit and kind not in _DISTRUST:
+        message = f"{limit} ({failure.message})"
+        return Failure("software-setup", NOT_SUPPORTED, failure.phase, message)
+    cause = _DISTRUST.get(kind) or f"{_describe_credentials(kind, env)} {_REMEDIES[kind]}"
+    message = f"{cause} ({failure.message})"
+    return Failure(CREDENTIAL, kind, failure.phase, message)
 
 
 def _find_explanations(failure: Failure, excerpt: str) -> List[str]:
@@ -118,9 +121,13 @@ def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest)
     return limit
 
 
+def _find_distrust(text: str) -> str:
+    if not _UNTRUSTED.search(text):
+        return ""
+    return "certificate" if _INVALID.search(text) else "untrusted"
+
+
 def _find_kind(text: str, env: Mapping[str, str]) -> str:
-    if _UNTRUSTED.search(text):
-        return "untrusted"
     answer = _ADDRESS.sub("", text)
     unauthenticated = _UNAUTHENTICATED.search(answer)
     if not unauthenticated and not _FORBIDDEN.search(answer):
@@ -172,8 +179,6 @@ def _load_credential(name: str, path: str) -> _Credential:
 
 
 def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
-    if kind == "untrusted":
-        return "The job does not trust the server's certificate."
     credentials = _list_credentials(env)
     if not credentials:
         return "The door requires a credential, and the job has none."

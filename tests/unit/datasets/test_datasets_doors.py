@@ -115,7 +115,7 @@ class Storage(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["Authorization"]))
         kind = self.path.split("/")[1]
         whole = len(STORED_CONTENT) + (kind == "longer")
-        if kind in ("401", "403", "404", "429", "500", "503"):
+        if kind in ("401", "403", "404", "410", "429", "500", "503"):
             self.answer(int(kind), b"no such &lt;thing&gt;")
         elif kind == "whole":
             self.answer(200, STORED_CONTENT)
@@ -379,6 +379,9 @@ def test_closed_port_is_reported(protocol: str) -> None:
     assert "does not answer: " in probe(f"{protocol}://no.such.host.invalid//store").problem
     unanswered = FileObservation(failure=NO_RESPONSE, message="Connection refused")
     assert doors.stat_file(url) == doors.read_file(url, 1) == unanswered
+    if protocol != "root":
+        written = doors.write_file(Path(__file__), f"{protocol}://no.such.host.invalid//store/f")
+        assert written.message == "does not answer: Name or service not known"
 
 
 @pytest.mark.usefixtures("short_window")
@@ -437,6 +440,7 @@ def test_web_door_reports_size_and_checksum(storage: str) -> None:
     assert Storage.asked == [("/store/f", "adler32")]
     assert doors.stat_file(f"{storage}/plain/f") == FileObservation(len(STORED_CONTENT))
     assert doors.stat_file(f"{storage}/404/f").failure == MISSING
+    assert doors.stat_file(f"{storage}/410/f").failure == MISSING
     assert doors.stat_file(f"{storage}/403/f").failure == REFUSED
     assert doors.stat_file(f"{storage}/500/f").failure == FAILED
 
@@ -500,7 +504,7 @@ def lying_door() -> Iterator[str]:
         ("cut", "sends the whole file instead of the requested range"),
         ("empty", "f has 0 bytes there, and 16384 in the dataset"),
         ("no-range-of-empty", "f has 0 bytes there, and 16384 in the dataset"),
-        ("closed", "redirects to 127.0.0.1:9: does not answer as a web server"),
+        ("closed", "redirects to 127.0.0.1:9: does not answer: Connection refused"),
         ("circle", "redirects in a circle, to http://127.0.0.1"),
         ("endless", "redirects more than 8 times"),
         ("elsewhere", "redirects to 'file:///etc/passwd', which is no http or https URL"),

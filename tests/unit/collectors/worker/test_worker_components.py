@@ -628,6 +628,9 @@ def test_refusals_of_xrootd_are_distinguished(
         ("a cannot be copied to the node: HTTP Error 401: Unauthorized.", "refused"),
         ("a cannot be copied to the node: HTTP Error 403: Forbidden.", "not-permitted"),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", "untrusted"),
+        ("certificate verify failed: certificate has expired", "certificate"),
+        ("curl: (60) SSL: no alternative certificate subject name matches 'h'", "certificate"),
+        ("[SSL] sslv3 alert certificate expired (_ssl.c:2580)", "refused"),
     ],
 )
 def test_refusals_while_staging(message: str, kind: str, valid: dict[str, str]) -> None:
