@@ -6,6 +6,7 @@ Problems are reported in the results within seconds.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -75,7 +76,8 @@ def probe_door(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResu
             remedy="Check host and port of its prefix, and that the server and any firewall let "
             "this machine in.",
         )
-    return client.probe_server(normalize_url(prefix), target).with_rtt(reachability.rtt_s)
+    probe = client.probe_server(normalize_url(prefix), target)
+    return replace(probe, rtt_s=reachability.rtt_s)
 
 
 def stat_file(url: str, *, is_local: bool = True) -> FileObservation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from treehammer.datasets.manifest import FileDigest
 
@@ -101,10 +101,6 @@ class ProbeResult:
     server: str = ""
     rtt_s: float | None = None
     tried: bool = True
-
-    def with_rtt(self, rtt_s: float) -> ProbeResult:
-        """Copy the result with a round-trip time."""
-        return replace(self, rtt_s=rtt_s)
 
 
 def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | None) -> ProbeResult:

@@ -270,13 +270,11 @@ class TreeClient(ThreadedClient):
             url = add_user(url, operation.client)
         flight.send()
         message = self._read(make_plain_url(url))
-        if not message:
-            flight.succeed(server)
-            return
-        self._logged += 1
-        if self._logged <= _MAX_LOGGED:
+        failure = classify_exit(message) if message else ""
+        self._logged += bool(failure)
+        if failure and self._logged <= _MAX_LOGGED:
             print(f"treehammer_load: {operation.file.url}: {message}", flush=True)
-        flight.fail(classify_exit(message), server)
+        flight.end(server, failure)
 
 
 def _make_uproot_reader(url: str) -> ReadTrees:

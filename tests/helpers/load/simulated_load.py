@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from queue import SimpleQueue

@@ -190,22 +190,22 @@ class HttpClient(StorageClient):
         task.add_done_callback(self._tasks.discard)
 
     async def _perform(self, flight: Flight) -> None:
-        errors = self._aiohttp
+        errors, server = self._aiohttp, ""
         flight.send()
         try:
             server, failure = await asyncio.wait_for(self.perform(flight), self.timeout_s)
         except asyncio.TimeoutError:
-            failure, server = "timeout", ""
+            failure = "timeout"
         except (errors.ClientSSLError, ssl.SSLError):
-            failure, server = "credential", ""
+            failure = "credential"
         except (errors.ServerDisconnectedError, errors.ClientPayloadError):
-            failure, server = "reset", ""
+            failure = "reset"
         except OSError as error:  # includes those of aiohttp that have a number
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             is_tls = isinstance(cause, ssl.SSLError)  # whose number is none of the system
-            failure, server = "credential" if is_tls else classify_os_error(cause), ""
+            failure = "credential" if is_tls else classify_os_error(cause)
         except (errors.ClientError, http.client.HTTPException, ValueError) as error:
-            failure, server = ANSWER_FAILURES.get(type(error), "server-error"), ""
+            failure = ANSWER_FAILURES.get(type(error), "server-error")
         if failure:
             self._servers.pop(flight.operation.client, None)
         flight.end(server, failure)
