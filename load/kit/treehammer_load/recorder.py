@@ -152,7 +152,7 @@ class Recorder:
                 self._counts = merged
                 keys = self._list_keys(end_s)
             rows = [self._make_row(key, end_s) for key in sorted(keys)]
-            return [*rows, *self._make_overtime_rows(rows, end_s)]
+            return [*rows, *self._list_overtime(rows, end_s)]
 
     def _list_keys(self, end_s: float) -> Set[Tuple[int, str, str]]:
         """List all operations and servers in every step, also where none was due: rates need its time."""
@@ -161,22 +161,21 @@ class Recorder:
         steps = range(self._steps.first, last + 1)
         return {(step, *name) for step in steps for name in names} | set(self._counts)
 
-    def _make_overtime_rows(
-        self, rows: List[Dict[str, Any]], end_s: float
-    ) -> Iterator[Dict[str, Any]]:
-        """Make rows without clients of the time after the load in which 99 % had been answered.
+    def _list_overtime(self, rows: List[Dict[str, Any]], end_s: float) -> Iterator[Dict[str, Any]]:
+        """Make rows without clients of the time until 99 % of late answers had come.
 
-        Steps that are left out leave out their share of it.
+        No answer comes before the shortest latency.  Steps left out leave out their share.
         """
         for name, ends in sorted(self._ends.items()):
-            overtime_s = ends.quantile(0.99) - end_s
+            keys = [key for key in self._counts if key[1] == name]
+            latency = LatencyHistogram.sum(self._counts[key].latency for key in keys)
+            overtime_s = ends.quantile(0.99) - latency.quantile(0.0) - end_s
             if overtime_s < OVERTIME_SHARE * end_s:
                 continue
             lengths = {row["step"]: row["step_s"] for row in rows if row["operation"] == name}
             counted_s = sum(length for step, length in lengths.items() if not self.is_limited(step))
-            last = max(key for key in self._counts if key[1] == name)
             yield {
-                **self._make_row((max(lengths) + 1, *last[1:]), end_s),
+                **self._make_row((max(lengths) + 1, *max(keys)[1:]), end_s),
                 "step_start_us": self._steps.start_us + round(end_s * 1e6),
                 "step_s": overtime_s * (counted_s / sum(lengths.values()) or 1.0),
                 "clients": 0,

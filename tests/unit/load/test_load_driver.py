@@ -120,7 +120,7 @@ def test_slow_generator_is_marked(timer: SimulatedTimer) -> None:
 
 @pytest.mark.parametrize("rate, answered_s", [(0.25, 4.0), (50, 16.0)])
 def test_rates_of_idle_and_late_time(rate: float, answered_s: float, timer: SimulatedTimer) -> None:
-    rows = run_load(opens(rate, 8), 8.0, timer, SimulatedStorage(timer, stall=(0, answered_s)))
+    rows = run_load(opens(rate, 8), 8.0, timer, SimulatedStorage(timer, stall=(0.1, answered_s)))
     assert not find_operation_problems(rows)
     figures = summarize_rows(rows)
     assert figures["attempted_hz"] == rate
