@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -240,8 +241,7 @@ def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, da
 @pytest.mark.parametrize("missing", ["no compiler", ""])
 def test_run_without_recorder_gives_the_reason(tmp_path: Path, missing: str) -> None:
     run = CommandRun(io=None if missing else {"rchar": 10_000})
-    command = Command("true", ["true"], {})
-    values = CommandTrace(command, run, str(tmp_path), missing).summarize()
+    values = CommandTrace(Command("", [""], {}), run, str(tmp_path), missing).summarize()
     assert values["file_reads_missing"].startswith(missing or "no program had the recorder: stat")
     assert values.get("kernel_read_chars") == (None if missing else 10_000)
     assert not {"bytes_read", "read_calls", "files_read", "threads_mean"} & values.keys()
@@ -355,9 +355,9 @@ def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) ->
     other = tmp_path / "other.bin"
     other.write_bytes(b"text")
     assert describe_map(read_ranges(other, (0, 4))) == {}
-    incomplete = read_ranges(tree_file, (0, 10))
-    incomplete.is_complete = False
-    assert "not every read" in describe_map(incomplete)["map_missing"]
+    reads = read_ranges(tree_file, (0, 10))
+    for changes, reason in (({"is_complete": False}, "not every"), ({"size": 9}, "changed")):
+        assert reason in describe_map(replace(reads, **changes))["map_missing"]
 
 
 @pytest.mark.parametrize(

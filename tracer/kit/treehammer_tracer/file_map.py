@@ -79,7 +79,7 @@ def map_baskets(path: str) -> Tuple[List[Basket], bool]:
     """List the baskets of all TTrees of a local file; return whether it holds an RNTuple, too.
 
     Raises:
-        MapError: the file is no ROOT file or is damaged.
+        MapError: the file is damaged.
     """
     try:
         with (
@@ -128,8 +128,6 @@ def _list_pythons(command: Command) -> List[str]:
 
 
 def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
-    if content[:4] != _MAGIC:
-        raise MapError("it is no ROOT file")
     version, position = struct.unpack_from(">ii", content, 4)
     (end,) = struct.unpack_from(">q" if version >= 1_000_000 else ">i", content, 12)
     baskets, has_ntuples = [], False
@@ -170,10 +168,11 @@ def map_files(files: Sequence[FileReads], command: Command) -> Dict[str, Dict[st
     root_files = [*filter(_is_root_file, files)]
     for file in root_files:
         path = file.path
-        if file.touched is None:
-            maps[path] = "not every read of it is recorded"
-            continue
         try:
+            if file.touched is None:
+                raise MapError("not every read of it is recorded")
+            if not _is_url(file) and file.size not in (None, os.path.getsize(path)):
+                raise MapError("it changed during the run")
             maps[path], needs_root = ([], True) if _is_url(file) else map_baskets(path)
         except MapError as error:
             maps[path] = str(error)
