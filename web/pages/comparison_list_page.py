@@ -122,7 +122,8 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
     """Build the list, or the comparison that the URL describes."""
     store = request.store
     query = request.query.resolve(store)
-    if not query.has_side:
+    # A form that was sent has its sides, if empty ones.
+    if not query.has_side and "a" not in request.raw.query_params:
         return _build_list(request, query)
     try:
         query.require_both_sides()

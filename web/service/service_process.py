@@ -36,8 +36,7 @@ from treehammer.web.service.app import create_app
 from treehammer.web.service.middleware import ProxyHeaders
 from treehammer.web.service.proxy_setup import load_proxy_secret
 
-#: Seconds for clients to confirm the end of TLS when the service stops, for requests to finish, and for
-#: the process to end.
+#: Seconds for closing TLS, for requests in progress and for the process to end after a signal to stop.
 TLS_CLOSE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 5, 20, 27
 #: Seconds for which a connection may be idle after a response; longer than those of the proxies.
 KEEP_ALIVE_S = 30

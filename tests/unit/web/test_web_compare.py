@@ -344,6 +344,7 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
         ("/compare?axis=selection&where_a=site=X&where_b=site=Y", 404, "no measurements match"),
         ("/compare/nothing", 404, "comparison does not exist"),
         ("/compare?a=+&b=6.38.00&axis=cache_mb", 400, "A is missing"),
+        ("/compare?axis=cache_mb&a=&b=", 400, "A and B are missing"),
         ("/compare?where_a=day<1&where_b=day>1", 400, "choose the axis selection"),
         ("/compare?axis=selection&a=6.38.00&b=6.40.00", 400, "conditions for either side"),
         (
