@@ -169,7 +169,7 @@ def _format_lines(sheet: Mapping[str, Any]) -> Iterator[str]:
     limited = [part["name"] for part in sheet["parts"] if part["client_limited"]]
     if limited:
         yield (
-            f"* The client used its cores up in {', '.join(limited)}: the storage may be faster; a "
+            f"* The client was the limit in {', '.join(limited)}: the storage may be faster; a "
             "faster client gives a higher score."
         )
     if sheet["score"] is None:

@@ -69,7 +69,7 @@ def test_paced_readers_read_every_byte(
     }
     assert (total(reads, "scheduled"), total(reads, "done")) == (40, 40)
     assert total(reads, "bytes") == 40 * 250_000
-    assert {row["clients"] for row in rows} == {20}
+    assert max(row["clients"] for row in rows) == 20  # none in the time of late answers
 
 
 @dataclass(frozen=True)
