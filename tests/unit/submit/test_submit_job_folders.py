@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
+from polling import wait_until
 
 from treehammer.errors import BatchError
 from treehammer.submit.batch import job_folders
@@ -81,8 +81,7 @@ def test_signals_reach_worker_and_its_end_is_returned(tmp_path: Path) -> None:
     (sandbox := tmp_path / "sandbox").joinpath("ready").unlink()
     slow = {"BASH_FUNC_kill%%": "() { command kill $* && sleep 0.2; }"}
     script = _start(tmp_path, "wait", "0", **slow)
-    while not (sandbox / "ready").exists():
-        time.sleep(0.02)
+    wait_until((sandbox / "ready").exists, "the job runs")
     script.terminate()
     assert script.wait() == 7
     assert "output/attempt-1/stopped" in _unpacked(sandbox)
