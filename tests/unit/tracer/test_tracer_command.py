@@ -53,10 +53,7 @@ def make_task(folder: Path, **settings: Any) -> PayloadTask:
 
 
 def perform(task: PayloadTask, **variables: str) -> PayloadReport:
-    """Run the command of a task in its folder, in a child with further variables.
-
-    It ends all processes below its own, of which a worker of the tests has others.
-    """
+    """Run the command of a task in a child, which ends all processes below its own."""
 
     def perform_task() -> PayloadReport:
         os.chdir(task.folder)

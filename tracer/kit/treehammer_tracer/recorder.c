@@ -39,7 +39,7 @@
 
 enum { REGULAR = 1, INTERNET = 2, STREAM = 3 }; /* pipes, terminals and devices: only their sum */
 enum { STREAMS_SEEN = 1, RING_USED = 2 };
-enum { FIRST_FILES = 64, FIRST_EVENTS = 1024 };
+enum { FIRST_FILES = 64, FIRST_EVENTS = 1024, MAPPED_EVENTS = 1 << 16 }; /* whole pages */
 
 /* The layout of the notes, header and files in one file, and events in another; recorder.py reads them.
    Both grow as they fill up, since batch systems count what a job's files could hold. */
@@ -172,7 +172,6 @@ static int open_log(void)
       log->program[0] = 0;
    files = (struct File *)(log + 1);
    header = log;
-   is_broken = 0;
    return 1;
 }
 
@@ -328,6 +327,8 @@ static void add_event(struct Event event)
       events[place] = event;
    else
       header->max_events = event_room;
+   if (place < event_room && place % MAPPED_EVENTS == MAPPED_EVENTS - 1) /* the memory shall be the program's */
+      madvise(&events[place + 1 - MAPPED_EVENTS], MAPPED_EVENTS * sizeof event, MADV_DONTNEED);
 }
 
 /* Note a read that returned length bytes. offset < 0: the descriptor's own, which was moved by it. */
@@ -485,8 +486,7 @@ _Bool read_buffers(void *file, char *buffer, long long *positions, int *lengths,
    return failed;
 }
 
-/* The kernel is asked for a ring, or a queue, without the C library, by a library that may be loaded for its
-   user alone. */
+/* Libraries of rings and queues, which may be loaded for their user alone, pass by the C library. */
 #define RING(name, file, type)                                                                              \
    int name(unsigned entries, void *ring, type options)                                                     \
    {                                                                                                        \
