@@ -26,6 +26,7 @@ from treehammer.terminal import (
     add_options,
     on_interrupt,
     output_form,
+    print_hint,
     prints_rows,
     progress_bar,
 )
@@ -165,7 +166,7 @@ def recover_command(settings: Settings, file: Path, replace: bool) -> None:
     replaced = database_backup.recover_database(settings.database, file, replace=replace)
     if replaced:
         click.echo(f"the replaced database is kept in {replaced}")
-    click.echo("recovered; check it: treehammer db check")
+    print_hint("recovered; check it: treehammer db check")
 
 
 @db_group.command("restore", hidden=True, context_settings={"ignore_unknown_options": True})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -149,7 +149,9 @@ def follow_campaign(
 ) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
     notify_once = cache(notify)
-    local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
+    is_local = all(job.batch_system == LOCAL_BATCH for job in tracker.store.jobs(campaign.id))
+    batch = tracker.batch_system(LOCAL_BATCH) if is_local else None
+    local = batch if isinstance(batch, LocalBatch) else None
     is_load = campaign.plan.definition.load_test is not None
     last, last_load, changed_s = "", "", time.monotonic()
     while True:
@@ -184,14 +186,6 @@ def _find_patience_s(progress: CampaignCount, *, is_local: bool) -> float:
         return STANDSTILL_S
     # To look takes CPU time from running measurements.
     return math.inf if progress.total.jobs[JobState.RUNNING.value] else LOCAL_POLL_S
-
-
-def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> LocalBatch | None:
-    """Return the local queue if it has all jobs."""
-    if any(job.batch_system != LOCAL_BATCH for job in jobs):
-        return None
-    batch = tracker.batch_system(LOCAL_BATCH)
-    return batch if isinstance(batch, LocalBatch) else None
 
 
 def wait_for_campaign(
@@ -245,6 +239,8 @@ class ExclusionGuard:
         row = tracker.store.campaign(campaign.id)
         reasons = find_excluded_jobs(row, jobs, self._refresh_uses(tracker, jobs))
         queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
+        if queued and tracker.is_foreign(campaign, {job.batch_system for job in queued}):
+            return []
         excluded = [job for job in queued if job.id in reasons]
         released = _release_jobs(tracker, queued, reasons)
         held_jobs = _hold_jobs(tracker, excluded, reasons)

@@ -39,6 +39,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import (
     BatchSystem,
+    ExternalBatch,
     JobDescription,
     JobStatus,
     UnknownBatchSystemError,
@@ -172,16 +173,17 @@ class CampaignTracker:
                 self._unanswered[name] = error
                 continue
             self._unanswered.pop(name, None)
-            unknown = {job for job in queued if job.batch_id and job.batch_id not in statuses}
-            if unknown and self._is_foreign(campaign, batch):
+            open_ids = {b for b, status in statuses.items() if not status.state.is_final}
+            ended = {job for job in queued if job.batch_id and job.batch_id not in open_ids}
+            if ended and self.is_foreign(campaign, [name]):
                 self._unread_jobs[name] = f"{name}: {_SUBMITTED_ELSEWHERE}"
-                queued = [job for job in queued if job not in unknown]
+                queued = [job for job in queued if job not in ended]
             yield from ((job, statuses.get(job.batch_id), batch) for job in queued)
 
-    def _is_foreign(self, campaign: CampaignRow, batch: BatchSystem) -> bool:
-        """Return whether a campaign without files here is another installation's to follow."""
-        is_recent = (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
-        return is_recent and campaign.id not in batch.list_campaigns()
+    def is_foreign(self, campaign: CampaignRow, names: Collection[str]) -> bool:
+        """Return whether another installation follows a campaign, without files in batch systems here."""
+        is_here = any(campaign.id in self.batch_system(name).list_campaigns() for name in names)
+        return not is_here and (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
         """Bring jobs, attempts and measurements up to date and return the progress.
@@ -322,7 +324,10 @@ class CampaignTracker:
         for name, group in group_by_batch_system(self._refresh_attempts(campaign).values()):
             # Ended jobs may have been purged.
             open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).is_final]
-            count += self.batch_system(name).cancel(open_ids) if open_ids else 0
+            if open_ids:
+                is_foreign = self.is_foreign(campaign, [name])
+                batch = ExternalBatch(name) if is_foreign else self.batch_system(name)
+                count += batch.cancel(open_ids)
         return count
 
     def act_on_excluded_sites(self, campaign: CampaignRow) -> list[str]:

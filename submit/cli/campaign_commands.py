@@ -125,9 +125,7 @@ def cancel(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> N
     with on_interrupt(f"jobs may still be ending; see treehammer status {row.id}"):
         count = tracker.cancel(row)
     if not count:
-        is_over = tracker.compute_progress(row).is_finished
-        problem = "" if is_over else ", ".join(tracker.describe_unread_jobs())
-        raise NothingToDoError(problem or "all jobs have ended already", where=row.name)
+        raise NothingToDoError("all jobs have ended already", where=row.name)
     click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
     _print_collected(row, tracker.collect_records(row))
     print_remarks(tracker.upload_campaign(row))
