@@ -217,6 +217,11 @@ def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, scri
     assert words.input_value() == day
     if script:
         tab.page.locator(".plot.ready").first.wait_for()
+        # Words that are typed while the table is fetched are sent, too.
+        with tab.page.expect_request(re.compile("find-outcomes=2(&|$)")):
+            words.fill("2")
+        words.press("x")
+        table.get_by_text("No row contains").wait_for()
         # As a page, the refusal says why.
         tab.page.route("**/sites/**", lambda route: route.fulfill(status=503, body="busy"))
         table.locator("#sort-outcomes-good").click()
@@ -335,10 +340,7 @@ def test_print_has_colors_whole_tables_and_all_charts(full_service: str, open_ta
         # Browsers print in light colors.
         tab.page.emulate_media(media="print", color_scheme="light")
         tab.page.set_viewport_size({"width": SHEET_WIDTH, "height": 700})
-        marks = tab.page.locator(".canvas svg").evaluate_all(
-            "drawings => drawings.map(drawing => drawing.querySelectorAll('path').length)"
-        )
-        assert all(marks)
+        expect(tab.page.locator(".canvas svg:not(:has(path))")).to_have_count(0)
         colors = tab.page.locator("body, .canvas .role-axis-label text").evaluate_all(
             "boxes => boxes.map(box => getComputedStyle(box)[box === document.body ? 'color' : 'fill'])"
         )
@@ -349,11 +351,10 @@ def test_print_has_colors_whole_tables_and_all_charts(full_service: str, open_ta
         assert right <= SHEET_WIDTH, address
         positions = "boxes => boxes.map(box => getComputedStyle(box).position)"
         assert "sticky" not in tab.page.locator("main *").evaluate_all(positions), address
-        assert not tab.page.locator(".tools").first.is_visible()
+        expect(tab.page.locator(".tools:visible, header nav:visible")).to_have_count(0)
     cell = tab.page.locator(".matrix td.critical, .matrix td.warning").first
     expect(cell).to_have_css("print-color-adjust", "exact")
     expect(cell).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
-    assert not tab.page.locator("header nav").is_visible()
 
 
 def test_local_time_is_beside_utc(full_service: str, open_tab: Visit) -> None:

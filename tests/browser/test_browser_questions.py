@@ -228,8 +228,7 @@ def walk(browser: Browser, address: str, questions: Sequence[Question]) -> Itera
 def _walk_to_answer(page: Page, address: str, question: Question) -> Iterator[AnswerPart]:
     page.goto(address)
     page.wait_for_load_state("networkidle")
-    screen = page.viewport_size
-    assert screen is not None
+    width: int = page.evaluate("innerWidth")
     for pattern in question.links:
         if pattern.startswith("css="):
             link = page.locator(pattern)
@@ -240,7 +239,7 @@ def _walk_to_answer(page: Page, address: str, question: Question) -> Iterator[An
     for part, pattern in question.answers.items():
         match = find_text(page, pattern)
         text, is_seen = (str(match["text"]), bool(match["seen"])) if match else ("", False)
-        yield AnswerPart(question.text, screen["width"], part, len(question.links), text, is_seen)
+        yield AnswerPart(question.text, width, part, len(question.links), text, is_seen)
 
 
 def find_text(page: Page, pattern: str) -> Mapping[str, str | bool] | None:

@@ -110,6 +110,10 @@ enhance(document.body);
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
 document.body.addEventListener("htmx:afterSettle", (event) => {
   enhance(event.target);
+  // Words that were typed since the request are still in the field, but the form that would send them is gone.
+  const words = event.target.id.startsWith("table-") && event.target.querySelector(".find input[type=search]");
+  const address = new URL(event.detail.pathInfo.finalRequestPath, location);
+  if (words && words.value !== (address.searchParams.get(words.name) ?? "")) words.form.requestSubmit();
   // Jobs and messages below a part that has ended are of before.
   if (event.target.id === "live" && !event.target.hasAttribute("hx-get")) location.reload();
 });
