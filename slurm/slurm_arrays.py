@@ -66,7 +66,7 @@ def run_command(*command: str) -> str:
             line.removeprefix(f"{command[0]}: error: ") for line in completed.stderr.splitlines()
         )
         message = "; ".join(lines) or f"exit code {completed.returncode}"
-        hint = "Queued jobs continue. Try again later." * ("contact" in message)
+        hint = "Queued jobs continue. Try again later." if "contact" in message else ""
         raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
     return completed.stdout
 

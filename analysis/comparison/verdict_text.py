@@ -269,7 +269,8 @@ def describe_place(row: VerdictRow) -> str:
         return "over sites"  # none of them enters
     if row.scope == SITES_SCOPE:
         scope = "on average at these" if row.evidence.tau is None else "over"
-        return f"{scope} {len(row.evidence.sites):,} sites{' on one host' * (row.hosts == 1)}"
+        host = " on one host" if row.hosts == 1 else ""
+        return f"{scope} {len(row.evidence.sites):,} sites{host}"
     if row.scope == HOST_SCOPE and row.hosts:
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"

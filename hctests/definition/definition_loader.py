@@ -22,9 +22,9 @@ from treehammer.hctests.definition.document_problems import (
     KeyPath,
     combine_problems,
     format_key_path,
+    leave_out_consequences,
     make_key_locator,
     parse_document,
-    problems_overlap,
     read_document_text,
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, have_same_kind, parse_axis_text
@@ -107,12 +107,7 @@ def load_definition(
         *definition_checks.check_across_keys(definition),
         *_check_files(folder, files, dict(_list_named_files(raw))),
     ]
-    # Skip problems that only follow from an invalid shape.
-    problems += [
-        problem
-        for problem in across
-        if not any(problems_overlap(problem, shape) for shape in problems)
-    ]
+    problems += leave_out_consequences(across, problems)
     is_overridden = bool(axes or settings)
     if not problems:
         test = definition.test.replace(files=tuple(files))
@@ -416,7 +411,7 @@ def _check_executable(folder: Path, payload: str, path: KeyPath) -> Iterator[Doc
     if target.is_file() and not os.access(target, os.X_OK):
         yield DocumentProblem(
             path,
-            f"{payload!r} is {'neither .py nor .C and ' * (path[0] == 'test')}not executable "
+            f"{payload!r} is {'neither .py nor .C and ' if path[0] == 'test' else ''}not executable "
             f"(run 'chmod +x {payload}', "
             "or 'git update-index --chmod=+x' for a committed file)",
         )

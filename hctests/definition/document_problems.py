@@ -209,7 +209,14 @@ def format_key_path(keys: KeyPath) -> str:
     return ".".join(str(key) for key in keys if isinstance(key, str))
 
 
-def problems_overlap(problem: DocumentProblem, other: DocumentProblem) -> bool:
+def leave_out_consequences(
+    problems: Iterable[DocumentProblem], causes: Sequence[DocumentProblem]
+) -> list[DocumentProblem]:
+    """Leave out problems across tables that only follow from others, mistakes of shape."""
+    return [p for p in problems if not any(_problems_overlap(p, cause) for cause in causes)]
+
+
+def _problems_overlap(problem: DocumentProblem, other: DocumentProblem) -> bool:
     """Return whether both problems have the same path, or one path contains the other."""
     shared = min(len(problem.path), len(other.path))
     return problem.path[:shared] == other.path[:shared]
@@ -300,12 +307,7 @@ def load_document(
     document, problems = validate_document(
         model, parse_document(text, name, error), tables, fill_required, context
     )
-    # A problem that overlaps with a mistake of shape is only its consequence.
-    problems += [
-        problem
-        for problem in check_across(document)
-        if not any(problems_overlap(problem, other) for other in problems)
-    ]
+    problems += leave_out_consequences(check_across(document), problems)
     if problems:
         raise combine_problems(problems, make_key_locator(text, name), name, error)
     return document

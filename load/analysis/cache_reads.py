@@ -121,7 +121,7 @@ def _describe_setup(columns: Mapping[str, Any], variant: Mapping[str, Any]) -> s
     """Describe site, dataset and the axes that the comparison does not show apart."""
     site, storage_site = columns["site"], columns["storage_site"] or columns["site"]
     axes = (f"{name}={variant[name]}" for name in sorted({*variant} - {*_SHOWN_AXES}))
-    jobs = f"jobs at {site}" * (storage_site != site)
+    jobs = f"jobs at {site}" if storage_site != site else ""
     return "; ".join(filter(None, (storage_site, jobs, columns["dataset"], *axes)))
 
 

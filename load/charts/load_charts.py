@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
@@ -53,7 +53,7 @@ def draw_levels(
     lines = {name: levels for name, groups in series.items() if (levels := sort_levels(groups))}
     if not lines:
         return []
-    levels = [level for of_line in lines.values() for level in of_line]
+    levels = [*chain.from_iterable(lines.values())]
     rate_target, bytes_target = _find_targets(rule, test, operation)
     figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, rate_target, 1.0)]
     if any(level.bytes for level in levels):
@@ -64,7 +64,7 @@ def draw_levels(
     of_line = lines.get(latency_line, ())
     if len(of_line) > 1:
         groups = [(_attempted(level), label(level), level) for level in of_line]
-        subject = f"of {latency_line}, " * (len(lines) > 1)
+        subject = f"of {latency_line}, " if len(lines) > 1 else ""
         across = f"{subject}against attempted rate (1/s)"
         axis = NumberAxis([0.0, max(map(_attempted, levels))], _ATTEMPTED)
         figures += _draw_tails(groups, "Latency by load", across, axis)
@@ -104,12 +104,12 @@ def _draw_levels(
     size: float,
 ) -> Figure:
     """Draw a figure of levels, the ideal of a common size, and the target unless it flattens them."""
-    most = max(_attempted(level) for levels in series.values() for level in levels)
+    most = max(map(_attempted, chain.from_iterable(series.values())))
 
     def make_dot(level: OperationGroup) -> ChartDot:
         value, limited = find(level), level.limited_steps
         text = f"{label(level)}: {format_cell(value)} {unit} at {format_cell(_attempted(level))}/s attempted"
-        text += f"; {pluralize(limited, 'row')} left out" * bool(limited)
+        text += f"; {pluralize(limited, 'row')} left out" if limited else ""
         return ChartDot(_attempted(level), value, text=text, hollow=bool(limited))
 
     def draw_straight(name: str, role: str, first: float, last: float) -> ChartLine:
@@ -128,7 +128,7 @@ def _draw_levels(
             name = f"S1's target, {target:g} {unit}"
             lines.append(draw_straight(name, "target", target, target))
     count = len(series)
-    omitted = f" The first {MAX_SERIES} of {count} lines." * (count > MAX_SERIES)
+    omitted = f" The first {MAX_SERIES} of {count} lines." if count > MAX_SERIES else ""
     caption = (
         f"{heading} ({unit}) against attempted rate (1/s); one point for each level. Outlined: "
         f"steps were left out.{beyond}{omitted}"
@@ -148,13 +148,12 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
         for step in steps
         if step.limited_steps
     ]
-    merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
-    left_out = (
-        " Numbered lines: steps in which the generator was the limit; such rows are left out."
-    ) * bool(marks)
+    merged = _describe_merging(merged_steps)
+    note = " Numbered lines: steps in which the generator was the limit; such rows are left out."
+    left_out = note if marks else ""
 
     def make_line(name: str, role: str, find: FindRate, unit: str = "/s") -> ChartLine:
-        measured = f"{name} " * (name != "bytes")
+        measured = f"{name} " if name != "bytes" else ""
         dots = [
             ChartDot(
                 step_start_s(step),
@@ -261,6 +260,10 @@ def step_start_s(step: OperationGroup) -> float:
     return float(step.key[1])  # type: ignore[index]
 
 
+def _describe_merging(merged_steps: int) -> str:
+    return f" Each point merges {merged_steps} steps." if merged_steps > 1 else ""
+
+
 def _describe_limited(step: OperationGroup) -> str:
     rows = pluralize(step.steps + step.limited_steps, "row")
     return f"step {step_number(step)}: {step.limited_steps} of {rows} left out"
@@ -294,7 +297,7 @@ def draw_sides(sides: dict[str, list[OperationGroup]], merged_steps: int) -> lis
         for name, color in colors.items()
     ]
     starts = [step_start_s(step) for steps in sides.values() for step in steps]
-    merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
+    merged = _describe_merging(merged_steps)
     caption = (
         "Latency of the same operation as clients and servers saw it, over seconds since the start. "
         "The distance is the time outside the server: network, listen queue, and the client itself. "

@@ -78,18 +78,21 @@ def conclude(details: LoadDetails) -> str:
     name = details.labels.label_series(level_of(selection))
     levels = sort_levels(lines[name])
     carried = list(takewhile(lambda level: _is_carried(level, rule), levels))
-    parts = [
-        f"keeps {'at least ' * level.is_held}{format_significant(level.attempted_hz or 0.0)} "
-        f"{selection.operation} operations/s"
-        for level in carried[-1:]
-    ]
-    parts += [_describe_ceiling(level) for level in carried[-1:] if level.is_held]
-    failed_aside = sum(sum(level.limited_failures.values()) for level in carried[-1:])
-    parts += [f"{failed_aside:,} failed in steps left out"] * bool(failed_aside)
+    parts = [*_describe_carried(carried[-1], selection.operation)] if carried else []
     parts += [_describe_excess(level, rule) for level in levels[len(carried) :][:1]]
     place = name if len(lines) > 1 else f"The storage of {level_of(selection).storage_site}"
     subject = place if carried else f"{place}, {selection.operation}:"
     return f"{subject} {'; '.join(parts)}." if parts else ""
+
+
+def _describe_carried(level: OperationGroup, operation: str) -> Iterator[str]:
+    """Say which rate the storage keeps, by the highest level that it carries."""
+    least = "at least " if level.is_held else ""
+    yield f"keeps {least}{format_significant(level.attempted_hz or 0.0)} {operation} operations/s"
+    if level.is_held:
+        yield _describe_ceiling(level)
+    if failed_aside := sum(level.limited_failures.values()):
+        yield f"{failed_aside:,} failed in steps left out"
 
 
 def _describe_ceiling(level: OperationGroup) -> str:

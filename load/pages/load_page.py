@@ -266,7 +266,7 @@ def _describe_course(
 
 
 def _name_operation(operation: str, side: str) -> str:
-    return f"{operation}{', server side' * (side == SERVER)}"
+    return f"{operation}{', server side' if side == SERVER else ''}"
 
 
 def _link_to_operation(operation: str, side: str, selection: OperationGroup) -> ui.Link:
@@ -289,7 +289,8 @@ def _step_table(details: LoadDetails) -> DataTable:
         *figure_columns("operation", "side"),
     )
     note = "An operation counts in the step in which it was due."
-    note += f" Each row merges {details.points} steps." * (details.points > 1)
+    if details.points > 1:
+        note += f" Each row merges {details.points} steps."
     return DataTable("steps", "Time steps", columns, rows, note=note)
 
 

@@ -191,23 +191,23 @@ def _join_known(storage: Mapping[str, Any], round_trip_s: Optional[float]) -> st
     return ", ".join(words)
 
 
+def _format_part(part: Mapping[str, Any]) -> List[str]:
+    return [
+        part["name"] + ("*" if part["client_limited"] else ""),
+        part["meaning"],
+        f"{part['weight']:g}",
+        f"{format_number(part['value'])} {part['unit']:<4}",
+        "–" if part["spread"] is None else f"{100 * part['spread']:.1f} %",
+        f"{part['reference']:g} {part['unit']:<4}",
+        "–" if part["ratio"] is None else f"{part['ratio']:.2f}",
+        *(format_number(part[name], 1e3) for name in QUANTILES),
+        str(sum(part["failures"].values())),
+    ]
+
+
 def _format_table(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     head = ["part", "", "weight", "result", "spread", "reference", "ratio"]
-    rows = [[*head, "p50", "p95", "p99", "max (ms)", "failed"]]
-    for part in parts:
-        rows.append(
-            [
-                part["name"] + "*" * part["client_limited"],
-                part["meaning"],
-                f"{part['weight']:g}",
-                f"{format_number(part['value'])} {part['unit']:<4}",
-                "–" if part["spread"] is None else f"{100 * part['spread']:.1f} %",
-                f"{part['reference']:g} {part['unit']:<4}",
-                "–" if part["ratio"] is None else f"{part['ratio']:.2f}",
-                *(format_number(part[name], 1e3) for name in QUANTILES),
-                str(sum(part["failures"].values())),
-            ]
-        )
+    rows = [[*head, "p50", "p95", "p99", "max (ms)", "failed"], *map(_format_part, parts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(f"{text:{'<' if n < 2 else '>'}{widths[n]}}" for n, text in enumerate(row))

@@ -386,7 +386,8 @@ def describe_key_state(row: AccessKeyRow, masters: MasterKeys | None) -> str:
         return "other master key"
     if row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
         return "expired"
-    return "active" + ", previous master key" * masters.is_previous(row.master_key_fingerprint)
+    is_previous = masters.is_previous(row.master_key_fingerprint)
+    return "active, previous master key" if is_previous else "active"
 
 
 def _create_master_key(path: Path) -> None:

@@ -228,11 +228,7 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = [
-            job
-            for job in tracker.store.jobs(campaign.id)
-            if job.batch_system != LOCAL_BATCH and not job.is_external
-        ]
+        jobs = _list_remote_jobs(tracker, campaign)
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
@@ -256,14 +252,16 @@ class ExclusionGuard:
             return self._uses[1]
         from treehammer.analysis.status.site_uses import refresh_uses
 
-        uses = refresh_uses(
-            tracker.store,
-            self._rules_file,
-            now_us,
-            always=any(not JobState(job.state).is_final for job in jobs),
-        )
+        is_open = any(not JobState(job.state).is_final for job in jobs)
+        uses = refresh_uses(tracker.store, self._rules_file, now_us, always=is_open)
         self._uses = now_us, uses
         return uses
+
+
+def _list_remote_jobs(tracker: CampaignTracker, campaign: CampaignRow) -> list[JobRow]:
+    """List the jobs that this installation submitted to other queues than its own."""
+    jobs = tracker.store.jobs(campaign.id)
+    return [job for job in jobs if job.batch_system != LOCAL_BATCH and not job.is_external]
 
 
 def find_excluded_jobs(

@@ -64,7 +64,9 @@ def plan_request(
         request.test_spec, request.axes, request.test_overrides, settings
     )
     definition = pinned.definition
-    vertical = "load" if definition.load else "tracer" * (definition.test.payload == ANY_COMMAND)
+    vertical = "tracer" if definition.test.payload == ANY_COMMAND else ""
+    if definition.load:
+        vertical = "load"
     if vertical and not has_vertical(vertical):
         raise DefinitionError(
             f"this installation does not perform it: it lacks the folder {vertical}/",

@@ -170,7 +170,7 @@ def find_content_problems(
         reason = f"{describe_old_ntuples(contents.old_ntuples)} " if is_old else ""
         yield ContentProblem(
             "test.tree",
-            f"dataset {contents.dataset!r} has no {'readable ' * is_old}tree {definition.test.tree!r}",
+            f"dataset {contents.dataset!r} has no {'readable ' if is_old else ''}tree {definition.test.tree!r}",
             f"{reason or suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)} (-S tree=NAME).",
         )
     elif definition.test.tree in ("", contents.tree):

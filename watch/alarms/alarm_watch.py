@@ -172,7 +172,7 @@ def _build_regression_event(check: ReleaseCheck, now_us: int) -> AlarmMessage:
     effect = "" if check.effect is None else f" by up to {format_effect(check.effect)}"
     confirmed = f"Confirmed by rerun {check.reruns}, campaign {check.rerun_id}."
     if check.state == CheckState.FAILED:
-        confirmed = f"Campaign {check.campaign_id}." * (check.campaign_id != NO_CAMPAIGN)
+        confirmed = f"Campaign {check.campaign_id}." if check.campaign_id != NO_CAMPAIGN else ""
     return _build_event(
         (REGRESSION, check.id),
         kind=REGRESSION,

@@ -413,10 +413,8 @@ class CounterSearch:
     def _bracket(self) -> tuple[int, int]:
         """Return the last build before the first known change, and the build with that change."""
         good = self.values[0]
-        changed = min(
-            (build for build, value in self.values.items() if value != good),
-            default=self.builds - 1,
-        )
+        others = (build for build, value in self.values.items() if value != good)
+        changed = min(others, default=self.builds - 1)
         return max(b for b, value in self.values.items() if value == good and b < changed), changed
 
     def _list_between(self, low: int, high: int) -> list[int]:

@@ -349,11 +349,9 @@ def _list_ratios(
     executions: Sequence[_Execution],
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
-    pairs, _ = pair_jobs(
-        (execution.sample for execution in controls),
-        (execution.sample for execution in executions),
-        metric,
-    )
+    samples_a = (execution.sample for execution in controls)
+    samples_b = (execution.sample for execution in executions)
+    pairs, _ = pair_jobs(samples_a, samples_b, metric)
     for pair in pairs:
         first = jobs[pair.job_id]
         series = make_series(

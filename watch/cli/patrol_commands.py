@@ -204,7 +204,7 @@ def _describe_budget(content: PatrolFile) -> str:
     limits = content.budget.limit_uses()
     hours = (limits.cpu_s or 0.0) / 3600
     parts = [
-        f"{hours:g} CPU hour{'s' * (hours != 1)}" if limits.cpu_s is not None else "",
+        f"{hours:g} CPU hour{'s' if hours != 1 else ''}" if limits.cpu_s is not None else "",
         format_size(limits.bytes) if limits.bytes is not None else "",
     ]
     text = " and ".join(filter(None, parts)) or "unlimited"

@@ -352,7 +352,7 @@ def _count_running(overview: Overview) -> ui.Tile:
     """Count running campaigns and their measurements, and name who submitted them."""
     active = overview.active
     names = join_names([*dict.fromkeys(filter(None, (state.submitter for state in active)))])
-    text = f"campaign{'s' * (len(active) != 1)} running{names and f' by {names}'}"
+    text = f"campaign{'s' if len(active) != 1 else ''} running{f' by {names}' if names else ''}"
     planned = sum(state.campaign.planned_measurements for state in active)
     if not planned:
         return ui.Tile(str(len(active)), text, "#running")

@@ -191,10 +191,8 @@ class StandingView:
     def build_table(self, limit: int | None) -> DataTable:
         """Build the table of the parts, with at most so many of each kind."""
         displayed = [row for row in self.rows if limit is None or row["place"] < limit]
-        write = display_formats.aligned_format(
-            (row[name] for row in displayed for name in ("own", "median")),
-            find_display_unit(self.metric),
-        )
+        values = (row[name] for row in displayed for name in ("own", "median"))
+        write = display_formats.aligned_format(values, find_display_unit(self.metric))
         columns = (
             TableColumn("kind", "by", title_column),
             TableColumn("name", "name", is_long=True),
