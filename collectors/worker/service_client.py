@@ -195,12 +195,7 @@ class ServiceSession:
         except (OSError, http.client.HTTPException) as error:
             message = f"it does not answer: {describe_network_error(error)}"
             raise ConnectionError(message) from error
-        return _parse_response(
-            reply.status,
-            reply.headers,
-            content,
-            lambda document: all(name in document for name in expected),
-        )
+        return _parse_response(reply.status, reply.headers, content, {*expected}.issubset)
 
 
 def _make_headers(token: str) -> Dict[str, str]:

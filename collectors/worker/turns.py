@@ -307,10 +307,8 @@ def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> Ra
         raise ValueError("no segment has positive times")
     total = math.fsum(weight for _, weight in ratios)
     mean = math.fsum(value * weight for value, weight in ratios) / total
-    return RatioEstimate(
-        math.log(other_sum / base_sum),
-        math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in ratios) / total),
-    )
+    variance = math.fsum(weight * (value - mean) ** 2 for value, weight in ratios) / total
+    return RatioEstimate(math.log(other_sum / base_sum), math.sqrt(variance))
 
 
 def _sum_segments(times: Sequence[int], passes: int) -> float:
