@@ -58,9 +58,9 @@ def draw_levels(
     figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, rate_target, 1.0)]
     if any(level.bytes for level in levels):
         size = _find_common_size(levels)
-        figures.append(
+        figures += [
             _draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, bytes_target, size)
-        )
+        ]
     of_line = lines.get(latency_line, ())
     if len(of_line) > 1:
         groups = [(_attempted(level), label(level), level) for level in of_line]
@@ -148,7 +148,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
         for step in steps
         if step.limited_steps
     ]
-    merged = _describe_merging(merged_steps)
+    merged = f" Each point merges {merged_steps} steps." if merged_steps > 1 else ""
     note = " Numbered lines: steps in which the generator was the limit; such rows are left out."
     left_out = note if marks else ""
 
@@ -260,10 +260,6 @@ def step_start_s(step: OperationGroup) -> float:
     return float(step.key[1])  # type: ignore[index]
 
 
-def _describe_merging(merged_steps: int) -> str:
-    return f" Each point merges {merged_steps} steps." if merged_steps > 1 else ""
-
-
 def _describe_limited(step: OperationGroup) -> str:
     rows = pluralize(step.steps + step.limited_steps, "row")
     return f"step {step_number(step)}: {step.limited_steps} of {rows} left out"
@@ -297,7 +293,7 @@ def draw_sides(sides: dict[str, list[OperationGroup]], merged_steps: int) -> lis
         for name, color in colors.items()
     ]
     starts = [step_start_s(step) for steps in sides.values() for step in steps]
-    merged = _describe_merging(merged_steps)
+    merged = f" Each point merges {merged_steps} steps." if merged_steps > 1 else ""
     caption = (
         "Latency of the same operation as clients and servers saw it, over seconds since the start. "
         "The distance is the time outside the server: network, listen queue, and the client itself. "

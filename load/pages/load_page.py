@@ -289,8 +289,7 @@ def _step_table(details: LoadDetails) -> DataTable:
         *figure_columns("operation", "side"),
     )
     note = "An operation counts in the step in which it was due."
-    if details.points > 1:
-        note += f" Each row merges {details.points} steps."
+    note += f" Each row merges {details.points} steps." if details.points > 1 else ""
     return DataTable("steps", "Time steps", columns, rows, note=note)
 
 
