@@ -125,8 +125,7 @@ class StartSpread:
     def describe(self) -> str:
         """Describe the starts in one line."""
         spread = "unknown" if self.spread_s is None else f"{1000 * self.spread_s:.0f} ms"
-        error_ms = 1000 * (self.clock_error_s or 0.0)
-        clocks = f", clocks within {error_ms:.1f} ms" if error_ms else ""
+        clocks = f", clocks within {1000 * self.clock_error_s:.1f} ms" * bool(self.clock_error_s)
         parts = [
             f"{self.started} of {self.jobs} jobs started together, spread {spread} (at most "
             f"{1000 * MAX_START_SPREAD_S:.0f} ms{clocks})"

@@ -58,9 +58,9 @@ def draw_levels(
     figures = [_draw_levels(lines, label, "Observed rate", "1/s", _observed, rate_target, 1.0)]
     if any(level.bytes for level in levels):
         size = _find_common_size(levels)
-        figures += [
+        figures.append(
             _draw_levels(lines, label, "Bytes", "MB/s", _megabytes_per_s, bytes_target, size)
-        ]
+        )
     of_line = lines.get(latency_line, ())
     if len(of_line) > 1:
         groups = [(_attempted(level), label(level), level) for level in of_line]
