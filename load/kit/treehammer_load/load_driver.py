@@ -82,8 +82,8 @@ MAX_IN_FLIGHT = 20_000
 STOP_GRACE_S = 1.0
 #: Seconds of a ceiling on traffic that a schedule may use ahead, because readers have random phases.
 BURST_S = 0.5
-#: The same for a closed loop, whose clients may coincide.
-LOOP_BURST_S = 0.02
+#: The same for opens, and for closed loops: clients may coincide.
+SHORT_BURST_S = 0.02
 _POLL_S = 0.005
 
 
@@ -102,7 +102,7 @@ class Throttle:
         self,
         ceiling: CeilingShare,
         burst_s: float,
-        opens_burst_s: float = 0.0,
+        opens_burst_s: float,
         start_s: float = -inf,
     ) -> None:
         self._ceiling = ceiling
@@ -230,7 +230,7 @@ class LoadDriver:
         self, operations: Iterator[Operation], limit_s: float
     ) -> Optional[Iterator[Operation]]:
         """Send operations until the load must end; return those that were not sent, None if all were."""
-        throttle = Throttle(self._ceiling, BURST_S)
+        throttle = Throttle(self._ceiling, BURST_S, SHORT_BURST_S)
         for operation in operations:
             due_s = throttle.admit(operation, operation.due_s)
             is_held = due_s > operation.due_s
@@ -374,7 +374,7 @@ class ClosedLoopDriver(LoadDriver):
         self._end_s, self._last_end_s = end_s, self._start_s
         self._local = threading.local()
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
-        burst_s = LOOP_BURST_S
+        burst_s = SHORT_BURST_S
         self._throttle = Throttle(self._ceiling, burst_s, burst_s, self._start_s + burst_s)
         self._throttling = threading.Lock()
         # Operations that the ceiling delays, by the instants at which they may be sent.
