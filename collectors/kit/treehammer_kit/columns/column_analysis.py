@@ -81,12 +81,7 @@ class ColumnAnalysis:
     def choose_columns(
         self, names: Sequence[str], find_type: Callable[[str], str], task: PayloadTask
     ) -> Tuple[List[str], List[str]]:
-        """Choose the columns to histogram, by the axis ``branches``; note those without numbers.
-
-        Args:
-            names: all columns.
-            find_type: finds the type of a column in C++.
-            task: the execution.
+        """Choose columns of numbers to histogram, by the axis ``branches``; note the others.
 
         Raises:
             PayloadError: a column or the filter does not exist, or has no numbers.

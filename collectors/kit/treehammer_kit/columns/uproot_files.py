@@ -39,6 +39,7 @@ class UprootFile:
 
     Attributes:
         source: door of the file.
+        size: bytes of the file; 0 if the door does not state them.
         tree: the TTree or RNTuple.
         fields: its branches, or the fields that represent them, by name.
         columns: columns to analyze.
@@ -72,6 +73,7 @@ class UprootFile:
                 self.columns, self.notes = analysis.choose_columns(names, self._find_type, task)
                 self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
         self.source = self._file.file.source
+        self.size = int(self.source.num_bytes or 0)
         self._bytes_before = self.requested_bytes
         self._calls_before = self.source.num_requested_chunks
 
@@ -91,12 +93,11 @@ class UprootFile:
 
     def survey(self) -> FileSurvey:
         """Survey the file and the columns."""
-        size, kind = int(self.source.num_bytes), type(self.source).__name__
-        return FileSurvey(size, kind, self._sum_zip_bytes(), [self.entries], self.types)
+        kind = type(self.source).__name__
+        return FileSurvey(self.size, kind, self._sum_zip_bytes(), [self.entries], self.types)
 
     def close(self, reported: Dict[str, float]) -> FileRead:
         """Close the file; return its figures, with the values that the payload reported."""
-        size, kind = int(self.source.num_bytes), type(self.source).__name__
         counters = {
             "bytes_read": float(self.requested_bytes - self._bytes_before),
             "read_calls": float(self.source.num_requested_chunks - self._calls_before),
@@ -107,8 +108,8 @@ class UprootFile:
             self.phases,
             events=self.entries,
             unzipped_bytes=0,
-            file_size=size,
-            file_class=kind,
+            file_size=self.size,
+            file_class=type(self.source).__name__,
             cached=False,
             first_byte_s=-1.0,
             run_queue_s=-1.0,  # uproot decompresses in threads of its own
@@ -138,12 +139,17 @@ class UprootFile:
         """Raise an error of uproot, of any type where bytes are damaged, as a failure of the file."""
         try:
             yield
-        except (PayloadError, ImportError):
+        except PayloadError:
             raise
         except Exception as error:
             message = f"{self.url}: {str(error) or type(error).__name__}"
-            is_remote = "://" in self.url
-            raise PayloadError(failure, kind, phase, message, transient=is_remote) from error
+            if isinstance(error, FileNotFoundError):
+                raise PayloadError("open", "missing", phase, f"{self.url}: no such file") from error
+            if isinstance(error, ImportError):  # of a package for this door or compression
+                raise PayloadError("software-setup", "missing", phase, message) from error
+            raise PayloadError(
+                failure, kind, phase, message, transient="://" in self.url
+            ) from error
 
     @property
     def types(self) -> Dict[str, Dict[str, str]]:

@@ -36,6 +36,7 @@ from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     summarize_idle_time,
     summarize_threads,
 )
+from treehammer.collectors.kit.treehammer_kit.columns.uproot_files import open_uproot_file
 from treehammer.collectors.kit.treehammer_kit.loop_hash import hash_loop
 from treehammer.collectors.kit.treehammer_kit.loop_libraries import LoopSource, find_libraries
 from treehammer.collectors.kit.treehammer_kit.pass_summary import (
@@ -237,6 +238,17 @@ def test_compilation_succeeds_or_fails_under_any_engine(
 
 
 TASK = PayloadTask("timed", "events", [], [], 1, 1, 1.0, 0, 1.0, {}, ".")
+
+
+def test_errors_of_uproot_are_classed() -> None:
+    for error, expected in {
+        FileNotFoundError: ("open", "missing"),
+        ImportError: ("software-setup", "missing"),
+        ValueError: ("open", "file"),
+    }.items():
+        with pytest.raises(PayloadError, match="http://h/a: ") as raised:
+            open_uproot_file(MagicMock(**{"open.side_effect": error}), TASK, None, "http://h/a")
+        assert (raised.value.document["failure_class"], raised.value.document["kind"]) == expected
 
 
 @pytest.fixture
