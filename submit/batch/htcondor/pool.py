@@ -263,7 +263,7 @@ class PoolConnection:
             text = f"HTCondor does not answer ({message})"
             hint = (
                 "Check config, collector and schedd of this pool in the sites file, and that its "
-                "schedd runs. Queued jobs continue."
+                "schedd runs. Queued jobs continue; if it is gone for ever, name another in its place."
             )
         return PoolUnreachableError(text, where=f"pools.{self.pool.name}", hint=hint)
 
