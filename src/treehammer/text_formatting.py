@@ -17,6 +17,7 @@ from treehammer.errors import ConfigError
 #: Microseconds of a second, the unit of times in the database.
 SECOND_US = 1_000_000
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MAX_DURATION_S = 36_500 * 86_400  # what it ends is before the year 10000, the last of a date
 MEGABYTE = 1_000_000
 #: Receives the number of bytes transferred since its last call.
 ByteCallback = Callable[[int], None]
@@ -26,13 +27,14 @@ def parse_duration(text: str, where: str) -> int:
     """Parse a duration such as ``90s``, ``30m``, ``24h`` or ``2d`` into seconds.
 
     Raises:
-        ConfigError: the text is not a duration, or is not above 0.
+        ConfigError: the text is not a duration, or is 0 or longer than a hundred years.
     """
     match = re.fullmatch(r"\s*(\d{1,7})\s*([smhd])\s*", text)
-    if match is None or not int(match[1]):
-        hint = "Write it like 90s, 30m, 24h or 2d, with at most 7 digits."
+    seconds = int(match[1]) * _SECONDS_PER_UNIT[match[2]] if match else 0
+    if not 0 < seconds <= MAX_DURATION_S:
+        hint = "Write it like 90s, 30m, 24h or 2d, up to 36500d."
         raise ConfigError(f"{text!r} is not a duration", where=where, hint=hint)
-    return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
+    return seconds
 
 
 def parse_time(text: str, option: str) -> int:

@@ -163,8 +163,8 @@ def test_invalid_option_is_refused(arguments: tuple[str, ...], message: str) -> 
 def test_durations_and_ramps_are_parsed() -> None:
     durations = {"90s": 90, " 2 m": 120, "24h": 86400, "2d": 172800}
     assert {text: parse_duration(text, "--spread") for text in durations} == durations
-    for text in ("", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"):
-        with pytest.raises(ConfigError, match=r"--spread.*not a duration\n.* at most 7 digits"):
+    for text in ("", "24", "h", "-1h", "0h", "1.5h", "24 hours", "36501d"):
+        with pytest.raises(ConfigError, match=r"--spread.*not a duration\n.* up to 36500d"):
             parse_duration(text, "--spread")
     assert JobRamp.parse("5/10m", "--ramp") == JobRamp(5, 600)
     for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
