@@ -143,12 +143,17 @@ def _choose_folder() -> str:
     return memory if usable else "/tmp"
 
 
+#: Removes a folder when the process that started it has ended; a server may still write its last files.
+_REMOVAL = 'cat; rm -rf "$0" || { sleep 5; rm -rf "$0"; }'
+
+
 @contextmanager
 def run_server() -> Iterator[SharedPostgresServer]:
-    """Run a server in a temporary folder."""
+    """Run a server in a temporary folder, which is removed also if this process is killed."""
     programs = require_programs()
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir=_choose_folder()))
-    try:
+    removal = ["sh", "-c", _REMOVAL, str(folder)]
+    with subprocess.Popen(removal, stdin=subprocess.PIPE, start_new_session=True):
         server = SharedPostgresServer(programs, folder)
         server.start()
         server.make_guest()
@@ -156,5 +161,3 @@ def run_server() -> Iterator[SharedPostgresServer]:
             yield server
         finally:
             server.stop()
-    finally:
-        shutil.rmtree(folder)

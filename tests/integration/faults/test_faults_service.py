@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -151,19 +150,18 @@ def test_service_survives_full_disk(authority: CertificateAuthority, tmp_path: P
 def test_service_survives_full_disk_of_database_server(authority: CertificateAuthority) -> None:
     programs = require_programs()
     # The path of a socket is limited to 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
-    try:
-        with mounted_small_disk(folder / "disk", 150) as disk:
-            server = SharedPostgresServer(programs, disk.folder)
-            server.start()
-            try:
-                url = server.url(server.make_database())
-                service = RunningService(folder, url, authority)
-                fill_disk_twice(service, disk, 400_000, revive=server.restart_if_crashed)
-            finally:
-                server.stop()
-    finally:
-        shutil.rmtree(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="treehammer-pg-", dir="/tmp") as folder,
+        mounted_small_disk(Path(folder, "disk"), 150) as disk,
+    ):
+        server = SharedPostgresServer(programs, disk.folder)
+        server.start()
+        try:
+            url = server.url(server.make_database())
+            service = RunningService(Path(folder), url, authority)
+            fill_disk_twice(service, disk, 400_000, revive=server.restart_if_crashed)
+        finally:
+            server.stop()
 
 
 def fill_disk_twice(
