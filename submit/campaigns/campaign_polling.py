@@ -196,13 +196,12 @@ def wait_for_campaign(
         Store.open(settings.database) as store,
         bars("Measuring", campaign.planned_measurements) as step,
     ):
-        return follow_campaign(
-            make_tracker(store, settings),
-            campaign,
-            lambda progress: step(
-                progress.total.planned - progress.total.outstanding, progress.total.describe_jobs()
-            ),
-        )
+
+        def show(progress: CampaignCount) -> None:
+            total = progress.total
+            step(total.planned - total.outstanding, total.describe_jobs())
+
+        return follow_campaign(make_tracker(store, settings), campaign, show)
 
 
 class ExclusionGuard:

@@ -80,6 +80,15 @@ class _SubjectState:
         critical = (row for row in self.rules.values() if row.state == SiteState.CRITICAL)
         return min((row.since_us for row in critical), default=None)
 
+    def explain_by_rules(self) -> tuple[str, str, StateEvidence]:
+        """Return cause, reason and evidence of the state by the rules."""
+        rules, by_rules = sorted(self.rules.items()), self.by_rules
+        states = {name: change.state for name, change in rules}
+        for cause, change in rules:
+            if change.state == by_rules:
+                return cause, change.reason, replace(change.evidence, rules=states, memory=None)
+        return NO_RESULTS, "no results", StateEvidence(rules=states)
+
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
         """Return the downtime at a time; of several the one that ends last."""
         current = [
@@ -350,13 +359,7 @@ class _KindTimeline:
     ) -> tuple[SiteState, str, str, StateEvidence]:
         """Return state, cause, reason and evidence at a time."""
         by_rules = current.by_rules
-        rules = sorted(current.rules.items())
-        worst = (rule for rule in rules if rule[1].state == by_rules)
-        cause, decisive = next(worst, (NO_RESULTS, None))
-        reason = decisive.reason if decisive else "no results"
-        states = {name: change.state for name, change in rules}
-        base = decisive.evidence if decisive else StateEvidence()
-        evidence = replace(base, rules=states, memory=None)
+        cause, reason, evidence = current.explain_by_rules()
         if (override := current.find_override(time_us)) is not None:
             reason = f"set by {override.who}: {override.why} (by the rules {by_rules}: {reason})"
             evidence = replace(

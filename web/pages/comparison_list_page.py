@@ -288,14 +288,12 @@ def doors_page(request: PageRequest[PageQuery]) -> Response:
 
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:
     """Draw all releases against the base of most comparisons, one forest plot for each test."""
-    by_base: dict[tuple[str, str], list[str]] = defaultdict(list)
+    by_test: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for comparison in list_release_comparisons(store, METRIC):
-        by_base[comparison.test, comparison.a].append(comparison.comparison_id)
-    for test in sorted({test for test, _ in by_base})[:MAX_FORESTS]:
-        (_, base), ids = max(
-            (item for item in by_base.items() if item[0][0] == test),
-            key=lambda item: (len(item[1]), natural_sort_key(item[0][1])),
-        )
+        by_test[comparison.test][comparison.a].append(comparison.comparison_id)
+    for test, by_base in sorted(by_test.items())[:MAX_FORESTS]:
+        base = max(by_base, key=lambda base: (len(by_base[base]), natural_sort_key(base)))
+        ids = by_base[base]
         rows = load_scope_verdicts(store, ids, SITES_SCOPE)
         plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
         if plot and len(ids) > 1:
