@@ -191,10 +191,11 @@ def summarize(tmp_path: Path, command: Sequence[str]) -> tuple[dict[str, Any], d
 @needs_compiler
 def test_files_are_told_apart_by_names_that_are_no_text_or_too_long(tmp_path: Path) -> None:
     folder = "/".join(["x" * 200] * 3)
-    names = f"$(printf '\\350 \\351') {folder}/a {folder}/b"
+    names = f"$(printf '\\350 \\351 \\033') {folder}/a {folder}/b"
     script = f"mkdir -p {folder}; for name in {names}; do echo >$name; cat $name; done"
     reads = record(tmp_path, "/bin/sh", "-c", script)
-    assert [f.bytes for path, f in reads.items() if path.startswith(f"{tmp_path}/")] == [1] * 4
+    paths = [path for path in reads if path.startswith(f"{tmp_path}/")]
+    assert [reads[path].bytes for path in paths if path.isprintable()] == [1] * 5
 
 
 @needs_compiler
@@ -360,6 +361,8 @@ def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) ->
     reads = read_ranges(tree_file, (0, 10))
     for changes, reason in (({"is_complete": False}, "not every"), ({"size": 9}, "changed")):
         assert reason in describe_map(replace(reads, **changes))["map_missing"]
+    gone = read_ranges(tmp_path / "gone.root", (0, 10))
+    assert "No such file" in describe_map(gone)["map_missing"]
 
 
 @pytest.mark.parametrize(

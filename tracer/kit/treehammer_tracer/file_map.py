@@ -174,7 +174,7 @@ def map_files(files: Sequence[FileReads], command: Command) -> Dict[str, Dict[st
             if not _is_url(file) and file.size not in (None, os.path.getsize(path)):
                 raise MapError("it changed during the run")
             maps[path], needs_root = ([], True) if _is_url(file) else map_baskets(path)
-        except MapError as error:
+        except (MapError, OSError) as error:
             maps[path] = str(error)
             continue
         if needs_root:
@@ -201,7 +201,7 @@ def _is_url(file: FileReads) -> bool:
 
 
 def _is_root_file(file: FileReads) -> bool:
-    """Return whether a file was read that is ROOT's; through a door by its name alone."""
+    """Return whether a file was read that is ROOT's; behind a door, or gone, by its name alone."""
     if not file.calls or file.is_connection:
         return False
     if _is_url(file):
@@ -210,7 +210,7 @@ def _is_root_file(file: FileReads) -> bool:
         with open(file.path, "rb") as stream:
             return stream.read(4) == _MAGIC
     except OSError:
-        return False
+        return file.path.endswith(".root")
 
 
 def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:

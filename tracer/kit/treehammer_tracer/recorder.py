@@ -217,4 +217,5 @@ def _parse_notes(path: str, header: _Header, table: bytes) -> ProcessNotes:
 
 
 def _decode(text: bytes) -> str:
-    return text.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+    name = text.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
