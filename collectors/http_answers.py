@@ -59,14 +59,7 @@ class ContentRange:
         return cls(first, last, total)
 
 
-def check_range(status: int, headers: Any, first: int, last: int) -> ContentRange:
-    """Check that an answer holds the requested bytes ``first`` to ``last``, or those to the end.
-
-    Raises:
-        RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
-        HttpAnswerError: it holds no bytes of the file, by its status.
-    """
-    media_type = (headers.get("Content-Type") or "").lower()
+def _require_part(status: int, media_type: str) -> None:
     if status == 200 and media_type.startswith("text/html"):
         raise HttpAnswerError("it sends a web page instead of the file, such as a login")
     if status == 200:
@@ -75,6 +68,16 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
         raise HttpAnswerError(f"it answers with status {status} instead of the requested range")
     if media_type.startswith("multipart/"):
         raise RangeAnswerError("it answers one range with several parts")
+
+
+def check_range(status: int, headers: Any, first: int, last: int) -> ContentRange:
+    """Check that an answer holds the requested bytes ``first`` to ``last``, or those to the end.
+
+    Raises:
+        RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
+        HttpAnswerError: it holds no bytes of the file, by its status.
+    """
+    _require_part(status, (headers.get("Content-Type") or "").lower())
     part = ContentRange.parse(headers.get("Content-Range") or "")
     end = last if part.total is None else min(last, part.total - 1)
     # Without a total, a shorter answer may be the end of the file.
