@@ -364,7 +364,7 @@ class ReadRates:
             events=events,
             branches=int(row["branches_selected"]),
             zipped_bytes=int(row["selected_zip_bytes"] or 0),
-            unzipped_bytes=unzipped and int(unzipped),
+            unzipped_bytes=None if unzipped is None else int(unzipped),
             wall_s=row["wall_per_event_s"] * events,
             cpu_s=row["cpu_per_event_s"] * events,
             open_s=sum(row[f"{phase}_wall_s"] or 0.0 for phase in _OPENING),
@@ -386,7 +386,7 @@ class ReadRates:
     @property
     def unzipped_mb_per_s(self) -> float | None:
         """Decompressed bytes per second of wall time, in 10^6."""
-        return self.unzipped_bytes and self.unzipped_bytes / self.wall_s / MEGABYTE
+        return None if self.unzipped_bytes is None else self.unzipped_bytes / self.wall_s / MEGABYTE
 
     @property
     def bottleneck(self) -> TimePart:

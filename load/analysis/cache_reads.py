@@ -134,9 +134,7 @@ def list_setups(reads: Iterable[CacheRead]) -> list[str]:
 def shorten_setups(setups: Sequence[str]) -> dict[str, str]:
     """Shorten setups to site, dataset and the parts that differ."""
     parts = [setup.split("; ") for setup in setups]
-    common = (
-        set.intersection(*map(set, parts)) if len(parts) > 1 else set(parts[0]) if parts else set()
-    )
+    common = set.intersection(*map(set, parts)) if parts else set()
     return {
         setup: "; ".join(part for part in texts if "=" not in part or part not in common)
         for setup, texts in zip(setups, parts, strict=True)

@@ -97,6 +97,7 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
             query.require_choice(name, values)
     charts = build_ratio_charts(store, query, changes)
     table, ratios = build_change_point_table(changes), build_ratio_table(charts)
+    changes_shown = (table,) if is_related else _UNRELATED
     sections = (
         ui.Links(
             [
@@ -105,7 +106,7 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
             ]
         ),
         ui.if_filled(checks),
-        *((table,) if is_related else _UNRELATED if is_measured else ()),
+        *(changes_shown if is_measured else ()),
         *(_show_form(query, choices, has_charts=bool(charts)) if choices["metric"] else ()),
         *(_show_ratios(query, chart, number) for number, chart in enumerate(charts, 1)),
         ui.table_of_values(ratios) if ratios.rows else None,
