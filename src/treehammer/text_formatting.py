@@ -45,13 +45,12 @@ def parse_time(text: str, option: str) -> int:
     """
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # also in the year 0 or 10000 of UTC
         raise ConfigError(
             f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
             where=option,
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * SECOND_US)
 
 

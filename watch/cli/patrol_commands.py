@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from treehammer.text_formatting import (
     format_duration,
     format_size,
     format_time,
-    parse_duration,
     pluralize,
 )
 
@@ -93,15 +91,11 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
 
     Example: treehammer patrol run patrol.toml --until 8h
     """
+    from treehammer.watch.cli.site_status_commands import parse_end
     from treehammer.watch.patrol.patrol_service import open_patrol, run_patrol
 
     content = _read_file(file, settings)
-    until_s: float | None = None
-    if until:
-        try:
-            until_s = datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            until_s = time.time() + parse_duration(until, "--until")
+    until_s = parse_end(until, time.time_ns() // 1000) / 1e6 if until else None
 
     def wait() -> None:
         if once:

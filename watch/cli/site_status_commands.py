@@ -252,7 +252,7 @@ def override(
     from treehammer.watch.store.state_history import add_override
 
     now_us = time.time_ns() // 1000
-    until_us = _parse_end(until, now_us)
+    until_us = parse_end(until, now_us)
     subject, kind = _name_overridden(site, kind, door)
     row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
     with open_store(settings) as store:
@@ -302,7 +302,8 @@ def _require_known(store: Store, site: str, door: str, settings: Settings) -> No
         )
 
 
-def _parse_end(text: str, now_us: int) -> int:
+def parse_end(text: str, now_us: int) -> int:
+    """Parse a duration from now, or a moment that is not in the past, into microseconds since 1970."""
     if text.strip()[-1:] in ("s", "m", "h", "d"):
         return now_us + parse_duration(text, "--until") * SECOND_US
     until_us = parse_time(text, "--until")

@@ -190,7 +190,7 @@ def _parse_moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return _parse_dated_text(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _parse_dated_text(text: str) -> datetime:
@@ -208,7 +208,8 @@ def _parse_dated_text(text: str) -> datetime:
     if day is None:
         raise ValueError("no date")
     offset = _parse_offset(match["zone"] or "UTC")
-    return datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
+    moment = datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
+    return moment.astimezone(UTC)
 
 
 def _parse_offset(text: str) -> timezone:

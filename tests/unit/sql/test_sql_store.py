@@ -182,6 +182,7 @@ def test_quarantine_unquarantine_and_delete(settings: config.Settings, store: St
         (("unquarantine",), "Give --campaign, --key, --since or --until."),
         (("delete", "--checks", "--campaign", "c1"), "--checks needs --key"),
         (("unquarantine", "--since", "yesterday"), "must be a time such as 2026-03-01"),
+        (("unquarantine", "--since", "9999-12-31T23:00-05:00"), "must be a time such as"),
         (("unquarantine", "--key", "0" * 12), f"no measurements match key {'0' * 12}"),
         (("quarantine", "--campaign", "c1", "--reason", " "), "must be printable text"),
     ],

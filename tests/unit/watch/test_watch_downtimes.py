@@ -389,6 +389,8 @@ def test_documents_without_downtimes_withdraw_all() -> None:
         assert parse(content) == DowntimeDocument((), (), ()), content
     # An error in place of downtimes is no empty document.
     assert parse('{"error": "not authorized"}').skipped == ("entry 1: start: is missing",)
+    # Nor is one that ends in the year 10000 of UTC, which no page could show.
+    assert "is not a time" in parse(entry(site="SITE_A", end="9999-12-31T23:00-05:00")).skipped[0]
 
 
 def test_unreachable_documents_are_named(tmp_path: Path) -> None:
