@@ -240,7 +240,7 @@ def send_request(
 
     Raises:
         urllib.error.HTTPError: status of 400 and more, or a redirect that is not followed.
-        HttpAnswerError: redirects without end, or to another protocol.
+        HttpAnswerError: redirects without end, or to another protocol; a compressed answer.
         OSError: the server does not answer, or not in time.
     """
     opener = urllib.request.build_opener(_NoRedirect(), _TimedHandler(deadline, context))
@@ -253,7 +253,14 @@ def send_request(
         with _open_body(body) as content:
             request = _build_request(method, url, {**headers, **expect}, content, token)
             try:
-                return opener.open(request, timeout=deadline.seconds_left())
+                answer = opener.open(request, timeout=deadline.seconds_left())
+                coding = answer.headers.get("Content-Encoding", "").lower()
+                if coding not in ("gzip", "x-gzip", "deflate", "br", "zstd"):
+                    return answer
+                answer.close()
+                raise HttpAnswerError(
+                    f"it compresses its answer unasked (Content-Encoding: {coding})"
+                )
             except urllib.error.HTTPError as error:
                 if error.code == 417 and expects_consent:
                     error.close()

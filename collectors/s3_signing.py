@@ -137,7 +137,8 @@ def sign_address(
     if keys is None:
         return urlunsplit((transport, host, path, parts.query, ""))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-    region = keys.region or _find_region(parts.hostname or "")
+    amazon = _AMAZON_HOST.search(parts.hostname or "")
+    region = keys.region or (amazon[1] if amazon else _DEFAULT_REGION)
     scope = "/".join((stamp[:8], region, _SERVICE, _END))
     query_fields = parse_qsl(parts.query, keep_blank_values=True)
     fields = {
@@ -172,11 +173,6 @@ def _format_host(parts: SplitResult, transport: str) -> str:
     host = f"[{host}]" if ":" in host else host
     is_usual = parts.port in (None, _DEFAULT_PORTS.get(transport))
     return host if is_usual else f"{host}:{parts.port}"
-
-
-def _find_region(host: str) -> str:
-    match = _AMAZON_HOST.search(host)
-    return match[1] if match else _DEFAULT_REGION
 
 
 def _escape(text: str) -> str:

@@ -283,7 +283,8 @@ protected:
       try {
          body();
       } catch (const ReadError &error) {
-         return Fail("read", "entry", error.what());
+         const std::string name = fFile ? std::string(fFile->GetName()) + ": " : std::string();
+         return Fail("read", "entry", name + error.what());
       } catch (const std::exception &error) {
          return Fail(FirstError().empty() ? "payload" : "read", "exception", error.what());
       }

@@ -147,9 +147,8 @@ class UprootFile:
                 raise PayloadError("open", "missing", phase, f"{self.url}: no such file") from error
             if isinstance(error, ImportError):  # of a package for this door or compression
                 raise PayloadError("software-setup", "missing", phase, message) from error
-            raise PayloadError(
-                failure, kind, phase, message, transient="://" in self.url
-            ) from error
+            is_remote = "://" in self.url
+            raise PayloadError(failure, kind, phase, message, transient=is_remote) from error
 
     @property
     def types(self) -> Dict[str, Dict[str, str]]:

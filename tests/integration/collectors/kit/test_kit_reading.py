@@ -243,7 +243,7 @@ def test_damaged_basket_fails_the_read(
     damaged.write_bytes(content)
     done = run_payload(release, damaged, kind=kind)
     assert _failure(done) == ("read", "entry", phase)
-    assert "GetEntry returned -1" in done.failure["message"]
+    assert f"{damaged}: GetEntry returned -1" in done.failure["message"]
     assert done.values["root_version"]  # earlier values are kept
     uproot = run_payload(
         plain_python, damaged, payload=UPROOT_READ, settings=ANALYSIS, branches="*", kind=kind
