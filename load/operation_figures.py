@@ -105,8 +105,7 @@ class OperationGroup:
         return self._find_least(self.limited_bytes)
 
     def _find_least(self, amount: int) -> float | None:
-        usable = self.is_limited and self.limited_seconds > 0
-        return amount / self.limited_seconds if usable else None
+        return amount / self.limited_seconds if self.is_limited and self.limited_seconds else None
 
     @property
     def held_fraction(self) -> float | None:
@@ -264,15 +263,16 @@ class _OperationSums:
         start_us = row["step_start_us"]
         interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         failures = self.limited_failures if row["generator_limited"] else self.failures
+        is_step = row["clients"] > 0 or row["side"] != CLIENT  # and no time of late answers
         if row["failed"]:
             failures.update(json.loads(row["failures"]))
         if row["generator_limited"]:
-            self.counts["limited_steps"] += 1
+            self.counts["limited_steps"] += is_step
             self.limited_done += row["done"]
             self.limited_bytes += row["bytes"]
             self.limited_intervals[interval] = 1
             return
-        self.counts["steps"] += 1
+        self.counts["steps"] += is_step
         for name in ROLLUP_COUNTS:
             self.counts[name] += row[name]
         self.latency.add(latency)

@@ -134,7 +134,7 @@ def _select_counted(rows: Sequence[Row]) -> List[Row]:
 
 
 def _find_limited(rows: Sequence[Row]) -> Set[int]:
-    return {row["step"] for row in rows if row["generator_limited"]}
+    return {row["step"] for row in rows if row["generator_limited"] and row["clients"]}
 
 
 def merge_latencies(rows: Sequence[Row]) -> LatencyHistogram:

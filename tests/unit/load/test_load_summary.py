@@ -39,7 +39,7 @@ def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> No
     add(store, "d", make_operation([], step=4, clients=0, step_s=5.0))
     [total] = fetch(store)
     # 20 s in all: 2 x 100 in both steps, and 100 more in the second.
-    assert (total.measurements, total.active_clients, total.seconds) == (4, 7, 25.0)
+    assert (total.measurements, total.active_clients, total.steps, total.seconds) == (4, 7, 5, 25.0)
     assert (total.attempted_hz, total.observed_hz) == (15.0, 10.0)
     assert total.bytes_per_s == 160
     assert total.failed_fraction == pytest.approx(50 / 300)
