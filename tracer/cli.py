@@ -21,10 +21,11 @@ from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
     sequential_options,
 )
-from treehammer.tables import TableColumn, hidden_columns
+from treehammer.tables import TableColumn
 from treehammer.terminal import (
     NAMES,
     TABLE,
+    Block,
     CommandOutput,
     TextTable,
     on_interrupt,
@@ -60,7 +61,6 @@ _SIDE_COLUMNS = (
     TableColumn("read_calls", "reads", "{:,}".format, is_number=True),
     TableColumn("bytes_read", "read", format_size, is_number=True),
     TableColumn("bytes_touched", "of these distinct", format_size, is_number=True),
-    *hidden_columns("file_reads_missing"),
 )
 
 
@@ -274,27 +274,25 @@ def _compare(
         if request.compared_axis == COMMAND_AXIS
     }
     print_local_verdict(verdict, sequential, settings, names, verbose=verbose)
-    if output_form() == TABLE:
-        with open_store(settings) as store:
-            rows = _load_rows(store, verdict.campaign.id)
-        if sides := [*_summarize_sides(rows, request.compared_axis)]:
-            print_early("", TextTable(sides, _SIDE_COLUMNS))
+    with open_store(settings) as store:
+        rows = _load_rows(store, verdict.campaign.id)
+    print_early(*describe_sides(rows, request.compared_axis))
     failed = rate_progress(verdict.progress)
     return ExitCode(failed or rate_results(verdict.results, sequential.delta))
 
 
-def _summarize_sides(rows: Sequence[Row], axis: str) -> Sequence[Row]:
-    """Summarize the sides of a comparison: medians of times, and one recorded run of each."""
+def describe_sides(rows: Sequence[Row], axis: str) -> Sequence[Block]:
+    """Describe the sides of a comparison: medians of times, one recorded run of each, and its gaps."""
     from statistics import median
 
     from treehammer.hctests.definition.model import parse_axes
     from treehammer.tracer.trace_summary import parse_trace
 
-    sides: dict[str, list[Row]] = {}
+    rows_by_side: dict[str, list[Row]] = {}
     for row in rows:
         if row["cpu_per_event_s"] is not None:
-            sides.setdefault(str(parse_axes(str(row["variant"]))[axis]), []).append(row)
-    return [
+            rows_by_side.setdefault(str(parse_axes(str(row["variant"]))[axis]), []).append(row)
+    sides = [
         {
             **of_side[0],
             "side": name,
@@ -302,5 +300,11 @@ def _summarize_sides(rows: Sequence[Row], axis: str) -> Sequence[Row]:
             "wall_s": median(row["wall_per_event_s"] for row in of_side),
             "peak_bytes": parse_trace(of_side[0]).get("peak_bytes"),
         }
-        for name, of_side in sorted(sides.items())
+        for name, of_side in sorted(rows_by_side.items())
     ]
+    gaps = [
+        f"Not known of {side['side']}: {side['file_reads_missing']}."
+        for side in sides
+        if side["file_reads_missing"]
+    ]
+    return ["", TextTable(sides, _SIDE_COLUMNS), *gaps] if sides else []

@@ -62,7 +62,8 @@ print(ROOT.RDataFrame("ntuple", "both.root").Mean("y").GetValue())
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
     return load_settings({"data_dir": tmp_path / "data"})
 
 
@@ -75,10 +76,7 @@ def run_command(settings: Settings, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.root
-def test_branches_bytes_and_calls_are_those_of_root(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_branches_bytes_and_calls_are_those_of_root(settings: Settings, tmp_path: Path) -> None:
     call_command("datasets", settings, "make", "reference-small")
     (tmp_path / "tree.py").write_text(TREE_READER)
     path = settings.datasets_dir / "reference-small" / "reference-small.root"
@@ -100,10 +98,7 @@ def test_branches_bytes_and_calls_are_those_of_root(
 
 
 @pytest.mark.root
-def test_pages_that_root_lists_are_those_of_uproot(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_pages_that_root_lists_are_those_of_uproot(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "write.py").write_text(WRITER)
     (tmp_path / "read.py").write_text(NTUPLE_READER)
     (tmp_path / "list.txt").write_text(f"{tmp_path}/both.root\n{tmp_path}/none.root\n")
@@ -122,11 +117,8 @@ def test_pages_that_root_lists_are_those_of_uproot(
     assert "none.root" in message
 
 
-def test_commands_are_compared_until_decided(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_are_compared_until_decided(settings: Settings, tmp_path: Path) -> None:
     """A large difference, so that a busy machine decides as well."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "reader.py").write_text(READER)
     (tmp_path / "data.bin").write_bytes(bytes(7_000_000))
     sides = [f"{sys.executable} reader.py data.bin {count}" for count in (2000, 8000)]

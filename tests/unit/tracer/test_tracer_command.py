@@ -27,6 +27,7 @@ from treehammer.errors import ConfigError, DefinitionError
 from treehammer.hctests.definition.test_identity import get_payload_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import make_payload_spec
+from treehammer.tracer.cli import describe_sides
 from treehammer.tracer.command_test import CommandRequest, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
 from treehammer.tracer.kit.treehammer_tracer.process_tree import run_command
@@ -289,6 +290,8 @@ def test_what_is_not_known_is_named_and_never_zero() -> None:
     assert "By the kernel's account: 5.0 MB in 70 reads." in lines
     assert "Not known: statically linked." in lines
     assert "threads" not in lines[0]
+    row |= {"variant": '{"command": "A"}', "cpu_per_event_s": 1.0, "wall_per_event_s": 2.0}
+    assert describe_sides([row], "command")[2:] == ["Not known of A: statically linked."]
     assert parse_trace({"file_reads": None}) == {}
     assert [*describe_run(row, {})] == []
 

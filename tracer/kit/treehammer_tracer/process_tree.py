@@ -163,17 +163,13 @@ def run_command(
 
 def list_descendants() -> List[int]:
     """List all processes below this one."""
-    processes: List[int] = []
-    queue = [os.getpid()]
-    while queue:
-        parent = queue.pop()
+    processes = [os.getpid()]
+    for parent in processes:  # which their children join
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{parent}/task"):
                 with open(f"/proc/{parent}/task/{thread}/children", encoding="ascii") as stream:
-                    children = [*map(int, stream.read().split())]
-                queue += children
-                processes += children
-    return processes
+                    processes += map(int, stream.read().split())
+    return processes[1:]
 
 
 class _Sampler:
