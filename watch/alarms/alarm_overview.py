@@ -277,14 +277,16 @@ def _select_decisive(
 def list_decisive(checks: Iterable[ReleaseCheck]) -> list[ReleaseCheck]:
     """List the checks that decide among those of one test and pair, given the newest first.
 
-    These are the newest one and the regressions before it that no clear check ended. A known
-    regression keeps the earlier check's state. A clear check that decided nothing ends failures
-    alone: the release runs again.
+    These are the newest one, and the regressions and failures of other work before it that no clear
+    check ended. A known regression keeps the earlier check's state. A clear check that decided
+    nothing ends failures alone: the release runs again.
     """
     decisive: list[ReleaseCheck] = []
     is_running = False
     for check in checks:
-        is_ended = bool(decisive) or (is_running and check.state == CheckState.FAILED)
+        is_failure = check.state == CheckState.FAILED and check.campaign_id != NO_CAMPAIGN
+        is_ended = any(not is_failure or newer.state != CheckState.FAILED for newer in decisive)
+        is_ended |= is_running and check.state == CheckState.FAILED
         if check.state == CheckState.CLEAR:
             if check.compared:
                 return decisive or [check]

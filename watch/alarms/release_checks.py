@@ -13,9 +13,9 @@ state      event                                                next state
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
 (new)      work that the older one did fails always             failed: is announced
-(new)      what is slower was slower in earlier checks that     known: neither repeated nor
-           are open or confirmed; or it failed, too; or         announced
-           nothing is slower, and what was slower is undecided
+(new)      what is slower, or fails, did so in earlier checks   known: neither repeated nor
+           that are open or announced; or nothing is slower,    announced
+           and what was slower is undecided
 suspected  patrol started the rerun                             rerunning
 rerunning  the same variant and metric, not known from earlier  confirmed: is announced
            checks, is slower again
@@ -181,8 +181,10 @@ def _find_first_state(store: Store, check: ReleaseCheck, comparison: Comparison)
         slower = {*map(identify_work, select_slower_rows(comparison.verdicts))}
         is_known = not failed and slower <= _identify_known(store, earlier)
         return CheckState.KNOWN if is_known else CheckState.SUSPECTED
-    if _list_failed_rows(comparison.verdicts):
-        return CheckState.KNOWN if failed else CheckState.FAILED
+    if failing := {*map(identify_work, _list_failed_rows(comparison.verdicts))}:
+        rows = (row for other in failed for row in store.verdicts(other.comparison_id))
+        is_known = failing <= {*map(identify_work, _list_failed_rows(rows))}
+        return CheckState.KNOWN if is_known else CheckState.FAILED
     is_answered = all(_answers(store, other, comparison.verdicts) for other in earlier)
     return CheckState.CLEAR if is_answered else CheckState.KNOWN
 

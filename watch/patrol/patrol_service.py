@@ -423,7 +423,9 @@ class Patrol:
         if self._is_delayed(*key, now_us):
             self._note(entry.name, self._retries[key].reason)
             return
-        if not probe and self._count_in_flight(entry) >= entry.in_flight:
+        starts = (start for start in self._starts.list_open() if start.entry == entry.name)
+        in_flight = sum(not start.occasion.startswith(PROBE) for start in starts)
+        if not probe and in_flight >= entry.in_flight:
             self._note(entry.name, f"waits: in_flight = {entry.in_flight} reached")
             return
         try:
@@ -450,13 +452,6 @@ class Patrol:
             self._delay(*key, f"waits: {reason}", now_us)
         else:
             self._retries.pop(key, None)
-
-    def _count_in_flight(self, entry: PatrolEntry) -> int:
-        """Count the campaigns of an entry in flight, without probes."""
-        return sum(
-            start.entry == entry.name and not start.occasion.startswith(PROBE)
-            for start in self._starts.list_open()
-        )
 
     def _record_failure(
         self, entry: PatrolEntry, occasion: Occasion, error: TreehammerError, now_us: int
