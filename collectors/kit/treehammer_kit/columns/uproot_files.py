@@ -145,6 +145,8 @@ class UprootFile:
             message = f"{self.url}: {str(error) or type(error).__name__}"
             if isinstance(error, FileNotFoundError):
                 raise PayloadError("open", "missing", phase, f"{self.url}: no such file") from error
+            if "cannot produce Awkward Arrays" in message:
+                raise PayloadError("payload", "branches", phase, message) from error
             if isinstance(error, ImportError):  # of a package for this door or compression
                 raise PayloadError("software-setup", "missing", phase, message) from error
             is_remote = "://" in self.url

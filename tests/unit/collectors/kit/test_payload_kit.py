@@ -245,6 +245,7 @@ def test_errors_of_uproot_are_classed() -> None:
         FileNotFoundError: ("open", "missing"),
         ImportError: ("software-setup", "missing"),
         ValueError: ("open", "file"),
+        ValueError("cannot produce Awkward Arrays for x"): ("payload", "branches"),
     }.items():
         with pytest.raises(PayloadError, match="http://h/a: ") as raised:
             open_uproot_file(MagicMock(**{"open.side_effect": error}), TASK, None, "http://h/a")
