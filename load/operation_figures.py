@@ -32,6 +32,8 @@ Row = Mapping[str, Any]
 MAX_HELD_FRACTION = 0.5
 #: Key that steps of one group share, beside side and operation; None leaves a step out.
 FindKey = Callable[[Row], Hashable | None]
+#: Measurement, begin and end of a step in µs -> its clients.
+_Intervals = dict[tuple[str, int, int], int]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class OperationGroup:
         operation: its name.
         measurements: number of measurements that performed it.
         active_clients: most clients that were active at one time.
-        seconds: time that the steps cover; simultaneous steps count once.
+        seconds: time that the steps cover; simultaneous steps count once, and where some are left out,
+            by the share of the others.
         due_seconds: the same without the time after a load in which overdue answers came.
         steps: number of rows that enter the figures.
         limited_steps: number of rows left out.
@@ -125,14 +128,12 @@ class OperationGroup:
                 "the door's ceiling (key load in the sites file) was the limit, not the storage: it held "
                 f"back {100 * (self.held_fraction or 0.0):.3g} % of the operations"
             )
-            done_hz, bytes_per_s = self.observed_hz, self.bytes_per_s
         elif self.is_limited:
             limit = "the load generator was the limit in all steps"
-            done_hz = bytes_per_s = None
         else:
             return ""
-        done_hz = self.least_hz if done_hz is None else done_hz
-        bytes_per_s = self.least_bytes_per_s if bytes_per_s is None else bytes_per_s
+        done_hz = self.least_hz if self.observed_hz is None else self.observed_hz
+        bytes_per_s = self.least_bytes_per_s if self.bytes_per_s is None else self.bytes_per_s
         if not done_hz:
             return "" if done_hz is None else f"{limit}, and no operation succeeded"
         bounds = [f"{done_hz:.3g} operations/s"]
@@ -245,21 +246,21 @@ class _OperationSums:
     """Sums over the rows of one group."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(("steps", "limited_steps", *ROLLUP_COUNTS), 0)
+        own_counts = ("steps", "limited_steps", "limited_done", "limited_bytes", "held", "due")
+        self.counts = dict.fromkeys((*own_counts, *ROLLUP_COUNTS), 0)
         self.failures: Counter[str] = Counter()
         self.limited_failures: Counter[str] = Counter()
         self.latency = LatencyHistogram()
         self.round_trips_s: float | None = 0.0
         self.measurements: set[str] = set()
-        #: Measurement, begin and end of a step in µs -> its clients, which all servers share.
-        self.intervals: dict[tuple[str, int, int], int] = {}
-        self.limited_intervals: dict[tuple[str, int, int], int] = {}
-        self.limited_done = self.limited_bytes = self.held = self.due = 0
+        # All servers share the clients of a step.
+        self.intervals: _Intervals = {}
+        self.limited_intervals: _Intervals = {}
 
     def add(self, row: Row, latency: LatencyHistogram) -> None:
         self.measurements.add(row["measurement_id"])
-        self.held += row["held"] or 0
-        self.due += row["scheduled"]
+        self.counts["held"] += row["held"] or 0
+        self.counts["due"] += row["scheduled"]
         start_us = row["step_start_us"]
         interval = (row["measurement_id"], start_us, start_us + round(row["step_s"] * 1e6))
         failures = self.limited_failures if row["generator_limited"] else self.failures
@@ -268,9 +269,9 @@ class _OperationSums:
             failures.update(json.loads(row["failures"]))
         if row["generator_limited"]:
             self.counts["limited_steps"] += is_step
-            self.limited_done += row["done"]
-            self.limited_bytes += row["bytes"]
-            self.limited_intervals[interval] = 1
+            self.counts["limited_done"] += row["done"]
+            self.counts["limited_bytes"] += row["bytes"]
+            self.limited_intervals[interval] = row["clients"]
             return
         self.counts["steps"] += is_step
         for name in ROLLUP_COUNTS:
@@ -286,31 +287,37 @@ class _OperationSums:
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         is_limited = self.counts["limited_steps"] and not self.counts["scheduled"]
         intervals = {} if is_limited else self.intervals
-        seconds, clients = _sweep_intervals(intervals)
-        due_intervals = {key: n for key, n in intervals.items() if n or side != CLIENT}
+        counted, limited = (
+            {key: n for key, n in clients_by_interval.items() if n or side != CLIENT}
+            for clients_by_interval in (intervals, self.limited_intervals)
+        )
         count, trips_s = self.counts["done"], self.round_trips_s
         return OperationGroup(
             key=key,
             side=side,
             operation=operation,
             measurements=len(self.measurements),
-            active_clients=clients,
-            seconds=seconds,
-            due_seconds=_sweep_intervals(due_intervals)[0],
+            active_clients=_sweep_intervals(intervals)[1],
+            seconds=_count_seconds(intervals, self.limited_intervals),
+            due_seconds=_count_seconds(counted, limited),
             failures=dict(self.failures.most_common()),
             latency=self.latency,
             round_trip_s=trips_s / count if count and trips_s is not None else None,
             limited_seconds=_sweep_intervals(self.limited_intervals)[0],
-            limited_done=self.limited_done,
-            limited_bytes=self.limited_bytes,
             limited_failures=dict(self.limited_failures.most_common()),
-            held=self.held,
-            due=self.due,
             **self.counts,
         )
 
 
-def _sweep_intervals(intervals: Mapping[tuple[str, int, int], int]) -> tuple[float, int]:
+def _count_seconds(counted: _Intervals, limited: _Intervals) -> float:
+    """Return the seconds that intervals cover; of jobs at a time, those left out leave out their share."""
+    intervals = {**counted, **limited}
+    lengths = {key: key[2] - key[1] for key in intervals}
+    share = sum(lengths[key] for key in counted) / max(sum(lengths.values()), 1)
+    return share * _sweep_intervals(intervals)[0]
+
+
+def _sweep_intervals(intervals: _Intervals) -> tuple[float, int]:
     """Return the seconds that any interval covers, and the most simultaneous clients."""
     # At equal times, ends come first.
     events = sorted(

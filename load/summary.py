@@ -104,13 +104,8 @@ def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> lis
 
 def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
     """Describe each load of which only lower bounds are known, and files that loads left unread."""
-    columns = ("storage_site", "door", "variant_label")
-    groups = load_operations(
-        snapshot,
-        selection,
-        columns=columns,
-        key=lambda row: tuple(row[name] or "" for name in columns),
-    )
+    by = ("storage_site", "door", "variant_label")
+    groups = load_operations(snapshot, selection, columns=("variant", *by), key=_GroupKey(by).find)
     groups.sort(key=lambda group: (str(group.key), group.operation, group.side))
     texts = []
     for group in groups:
