@@ -222,11 +222,12 @@ def cli(context: click.Context, /, config_file: str | None, **flags: Any) -> Non
 
 
 def _refuse_empty_values(command: click.Command) -> click.Command:
-    """Refuse empty texts of options, as of variables that are not set, also below this command."""
+    """Refuse empty texts of options and optional arguments, as of variables that are not set."""
     from treehammer.terminal import TEXT
 
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.type is click.STRING:
+        is_optional = isinstance(parameter, click.Option) or not parameter.required
+        if is_optional and parameter.nargs == 1 and parameter.type is click.STRING:
             parameter.type = TEXT
     for subcommand in getattr(command, "commands", {}).values():
         _refuse_empty_values(subcommand)

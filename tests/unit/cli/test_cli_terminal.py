@@ -176,6 +176,7 @@ def test_unknown_name_suggests_the_nearest() -> None:
             kind.convert(value, click.Option(["--site"]), None)
     result = CliRunner().invoke(cli, ["db", "quarantine", "--reason=x", "--key", ""])
     assert "Invalid value for '--key': name a value; this is empty." in result.output
+    assert "'[JOB]': name a value" in CliRunner().invoke(cli, ["explain", ""]).output
 
 
 def test_short_values_are_not_wrapped(
