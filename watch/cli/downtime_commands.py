@@ -11,7 +11,7 @@ import click
 from treehammer.config import Settings
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import SITE, print_remarks, prints_rows
+from treehammer.terminal import SITE, TEXT, print_remarks, prints_rows
 from treehammer.text_formatting import format_time
 from treehammer.watch.cli.site_status_commands import evaluate_again
 
@@ -60,7 +60,7 @@ def list_downtimes(_settings: Settings, store: Store, /, show_all: bool) -> list
 
 
 @downtimes.command("import")
-@click.argument("address", metavar="FILE|URL")
+@click.argument("address", type=TEXT, metavar="FILE|URL")
 @click.option("--site", default="", type=SITE, help="Site of all entries of the document.")
 @click.option(
     "--map",
