@@ -155,11 +155,11 @@ class Recorder:
             return [*rows, *self._list_overtime(rows, end_s)]
 
     def _list_keys(self, end_s: float) -> Set[Tuple[int, str, str]]:
-        """List all operations and servers in every step, also where none was due: rates need its time."""
+        """List all operations and servers in every step, unless the rows would be refused as too many."""
         last = self._steps.find_step(max(end_s - 1e-6, 0.0))
-        names = {key[1:] for key in self._counts}
-        steps = range(self._steps.first, last + 1)
-        return {(step, *name) for step in steps for name in names} | set(self._counts)
+        steps, names = range(self._steps.first, last + 1), {key[1:] for key in self._counts}
+        every = {(step, *name) for step in steps for name in names} | set(self._counts)
+        return every if len(every) <= 1.5 * MAX_ROWS else set(self._counts)
 
     def _list_overtime(self, rows: List[Dict[str, Any]], end_s: float) -> Iterator[Dict[str, Any]]:
         """Make rows without clients of the time until 99 % of late answers had come.
