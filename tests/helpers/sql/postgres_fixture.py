@@ -152,8 +152,7 @@ def run_server() -> Iterator[SharedPostgresServer]:
     """Run a server in a temporary folder, which is removed also if this process is killed."""
     programs = require_programs()
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir=_choose_folder()))
-    removal = ["sh", "-c", _REMOVAL, str(folder)]
-    with subprocess.Popen(removal, stdin=subprocess.PIPE, start_new_session=True):
+    with subprocess.Popen(["sh", "-c", _REMOVAL, folder], stdin=subprocess.PIPE, process_group=0):
         server = SharedPostgresServer(programs, folder)
         server.start()
         server.make_guest()

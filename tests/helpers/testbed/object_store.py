@@ -81,13 +81,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         f"[default]\naws_access_key_id = {KEYS.access_key}\naws_secret_access_key = {KEYS.secret_key}\n"
     )
     keys_file.chmod(0o600)
-    (folder / "data").mkdir()
     names = ("master", "volume", "filer", "s3")
     ports = find_free_ports(2 * len(names) + 1)
     http_ports = dict(zip(names, ports, strict=False))
     grpc_ports = dict(zip(names, ports[len(names) :], strict=False))
     options = {
-        "dir": folder / "data",
+        "dir": folder,
         "ip": "127.0.0.1",
         "ip.bind": "127.0.0.1",
         "master.volumeSizeLimitMB": 64,
@@ -103,7 +102,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         **{f"{name}.port": port for name, port in http_ports.items()},
         **{f"{name}.port.grpc": port for name, port in grpc_ports.items()},
     }
-    command = [program, "server", "-filer", "-s3", *(f"-{k}={v}" for k, v in options.items())]
+    # Ends with this process, and leaves no logs in /tmp.
+    command = ["setpriv", "--pdeathsig", "KILL", program, "-logtostderr", "server", "-filer", "-s3"]
+    command += [f"-{name}={value}" for name, value in options.items()]
     running = ObjectStore(http_ports["s3"], ports[-1], folder, keys_file)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
