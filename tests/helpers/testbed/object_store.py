@@ -102,8 +102,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
         **{f"{name}.port": port for name, port in http_ports.items()},
         **{f"{name}.port.grpc": port for name, port in grpc_ports.items()},
     }
-    # Ends with this process, and leaves no logs in /tmp.
-    command = ["setpriv", "--pdeathsig", "KILL", program, "-logtostderr", "server", "-filer", "-s3"]
+    command = [program, "-logtostderr", "server", "-filer", "-s3"]  # without logs in /tmp
     command += [f"-{name}={value}" for name, value in options.items()]
     running = ObjectStore(http_ports["s3"], ports[-1], folder, keys_file)
     with (folder / "log").open("wb") as log:
