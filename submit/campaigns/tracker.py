@@ -97,6 +97,7 @@ class CampaignTracker:
         self.under_way = under_way
         self._upload = upload
         self._guard = guard
+        self.foreign_s = RESUMABLE_S  # for so long, others end the jobs that they submitted
         self._added: set[Path] = set()
         self._rejections: list[str] = []
         self._counted: dict[str, int] = {}
@@ -183,7 +184,7 @@ class CampaignTracker:
     def is_foreign(self, campaign: CampaignRow, names: Collection[str]) -> bool:
         """Return whether another installation follows a campaign, without files in batch systems here."""
         is_here = any(campaign.id in self.batch_system(name).list_campaigns() for name in names)
-        return not is_here and (self.now_us() - campaign.created_us) / 1e6 < RESUMABLE_S
+        return not is_here and (self.now_us() - campaign.created_us) / 1e6 < self.foreign_s
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
         """Bring jobs, attempts and measurements up to date and return the progress.

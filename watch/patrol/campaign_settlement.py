@@ -98,6 +98,7 @@ class CampaignSettlement:
             self._store, self._settings, self._guard
         )
         self._trackers[campaign.id] = tracker
+        tracker.foreign_s = 0.0  # a patrol follows its own, also after the loss of their folder
         progress = poll_campaign(tracker, campaign, _LOG.info)
         messages = [start.message]
         request = parse_json(PatrolRequest, start.request)

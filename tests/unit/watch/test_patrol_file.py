@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -388,9 +389,12 @@ def make_start(occasion: str, campaign: str, request: PatrolRequest) -> PatrolSt
 def test_failing_payloads_are_named_as_failures_of_the_campaign(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.add_campaign(make_campaign_row(), [])
+    store.add_campaign(make_campaign_row(created_us=time.time_ns() // 1000), [])
     add_jobs(store, "J", "J", ["payload", "payload", "", "lost"])
-    store.set_jobs([replace(job, state="done", batch_id="1.0") for job in store.jobs("campaign")])
+    # Their queue was removed with its folder.
+    store.set_jobs(
+        [replace(job, state="running", batch_id="1.0") for job in store.jobs("campaign")]
+    )
     results: list[str] = []
     settlement = make_settlement(
         store, tmp_path, settle=lambda *_, state, message: results.append(f"{state}, {message}")
