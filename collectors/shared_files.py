@@ -40,7 +40,8 @@ def write_atomically(path: PathLike, content: Union[str, bytes]) -> None:
     Raises:
         OSError: the file cannot be written; its old content remains.
     """
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    path = find_target(path)
+    temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode())
@@ -52,6 +53,13 @@ def write_atomically(path: PathLike, content: Union[str, bytes]) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def find_target(path: PathLike) -> str:
+    """Return the path behind links for a new file; refuse FIFOs and devices, which root could replace."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise IrregularFileError(errno.EINVAL, "a FIFO, device or socket, no regular file")
+    return os.path.realpath(path)
 
 
 class IrregularFileError(OSError):
@@ -79,13 +87,11 @@ def open_regular_file(path: PathLike, *, follows_links: bool = False) -> BinaryI
     try:
         fd = os.open(name, flags if follows_links else flags | os.O_NOFOLLOW)
     except OSError as error:
-        if error.errno == errno.ELOOP and os.path.islink(name):
-            raise IrregularFileError(
-                errno.EINVAL, "a symbolic link, no regular file", name
-            ) from None
-        if error.errno == errno.ENXIO:
-            raise IrregularFileError(errno.EINVAL, "a socket or device, no file", name) from None
-        raise
+        is_link = error.errno == errno.ELOOP and os.path.islink(name)
+        if not is_link and error.errno != errno.ENXIO:
+            raise
+        kind = "a symbolic link" if is_link else "a socket or device"
+        raise IrregularFileError(errno.EINVAL, f"{kind}, no regular file", name) from None
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import io
 import marshal
 import zipfile
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ from pathlib import Path
 from types import CodeType
 
 from treehammer import verticals
+from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.software import providers
 from treehammer.errors import TreehammerError
+from treehammer.program_output import explain_write_errors
 
+#: Folder of the packages.
+_ROOT = Path(verticals.__file__).parent
 #: Package inside the archive; the name differs from an installed Treehammer's.
 NODE_PACKAGE = "treehammer_node"
 
@@ -60,29 +65,22 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
     Raises:
         TreehammerError: the target cannot be written.
     """
-    temporary = target.with_name(f".{target.name}.new")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(_START_SCRIPT.read_bytes())
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-                _add_entry(archive, "__main__.py", _MAIN.encode())
-                _add_entry(archive, f"{NODE_PACKAGE}/__init__.py", b"")
-                for path in _list_sources():
-                    relative = path.relative_to(_root_folder())
-                    name = f"{NODE_PACKAGE}/{relative.as_posix()}"
-                    _add_entry(archive, name, path.read_bytes())
-                    if bytecode and path.suffix == ".py":
-                        _add_entry(archive, f"{name}c", _load_bytecode(path, name))
-                for name, module in sorted(providers.list_extensions().items()):
-                    _add_extension(archive, name, module)
-        temporary.chmod(0o755)
-        temporary.replace(target)
-    except OSError as error:
-        raise TreehammerError(
-            f"the worker cannot be written ({error.strerror})",
-            where=str(target),
-            hint="Name a file in an existing folder with free space.",
-        ) from error
+    content = io.BytesIO()
+    content.write(_START_SCRIPT.read_bytes())
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        _add_entry(archive, "__main__.py", _MAIN.encode())
+        _add_entry(archive, f"{NODE_PACKAGE}/__init__.py", b"")
+        for path in _list_sources():
+            relative = path.relative_to(_ROOT)
+            name = f"{NODE_PACKAGE}/{relative.as_posix()}"
+            _add_entry(archive, name, path.read_bytes())
+            if bytecode and path.suffix == ".py":
+                _add_entry(archive, f"{name}c", _load_bytecode(path, name))
+        for name, module in sorted(providers.list_extensions().items()):
+            _add_extension(archive, name, module)
+    with explain_write_errors(target):
+        write_atomically(target, content.getvalue())
+        target.chmod(0o755)
     return target
 
 
@@ -99,17 +97,13 @@ def _add_extension(archive: zipfile.ZipFile, name: str, module: str) -> None:
     _add_entry(archive, f"{name}-0.dist-info/entry_points.txt", text.encode())
 
 
-def _root_folder() -> Path:
-    return Path(verticals.__file__).parent
-
-
 def _list_sources() -> Iterator[Path]:
-    collectors = _root_folder() / "collectors"
+    collectors = _ROOT / "collectors"
     yield Path(verticals.__file__)
     modules = sorted(collectors.glob("*.py"))
     yield from (module for module in modules if module.name not in _LOCAL_MODULES)
     folders = [*map(collectors.joinpath, _PACKED_FOLDERS)]
-    for part in map(_root_folder().joinpath, verticals.VERTICALS):
+    for part in map(_ROOT.joinpath, verticals.VERTICALS):
         present = [*filter(Path.is_dir, map(part.joinpath, _PACKED_PARTS))]
         if present:
             yield part / "__init__.py"

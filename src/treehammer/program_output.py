@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from treehammer.collectors.shared_files import read_document
+from treehammer.collectors.shared_files import find_target, read_document
 from treehammer.errors import ConfigError, StoreError
 
 _LOG = logging.getLogger("treehammer")
@@ -93,13 +93,13 @@ def replace_file(target: Path) -> Iterator[Path]:
     Raises:
         TreehammerError: the file cannot be written.
     """
-    file = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with explain_write_errors(target, "The measurements are safe in the database."):
+    with explain_write_errors(target, "The measurements are safe in the database."):
+        file = Path(f"{find_target(target)}.{os.getpid()}.tmp")
+        try:
             yield file
-            file.replace(target)
-    finally:
-        file.unlink(missing_ok=True)
+            file.replace(find_target(target))
+        finally:
+            file.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -113,9 +113,9 @@ def explain_write_errors(target: Path | str, hint: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_wrong_place = isinstance(error, _WRONG_PLACES) or error.errno == errno.EROFS
+        is_wrong = isinstance(error, _WRONG_PLACES) or error.errno in (errno.EROFS, errno.EINVAL)
         message = f"cannot be written ({error.strerror or error})"
-        kind = ConfigError if is_wrong_place else StoreError
+        kind = ConfigError if is_wrong else StoreError
         raise kind(message, where=str(target), hint=hint) from error
 
 

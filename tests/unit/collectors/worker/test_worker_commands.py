@@ -129,9 +129,13 @@ def test_bytecode_names_no_folder_of_this_machine(compiled: Path) -> None:
     assert folder not in compiled.read_bytes()
 
 
-def test_unwritable_target_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TreehammerError, match="cannot be written"):
-        build_worker(tmp_path / "nowhere" / "worker.pyz")
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("worker.pyz")
+    assert build_worker(tmp_path / "link").is_symlink()
+    for target in ("nowhere/worker.pyz", "fifo"):
+        with pytest.raises(TreehammerError, match="cannot be written"):
+            build_worker(tmp_path / target)
 
 
 def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Path) -> None:
