@@ -104,7 +104,7 @@ class ComparisonResult:
         )
 
     def _find_keys(self, verdict: Verdict) -> set[str]:
-        """Find what has a verdict."""
+        """Find the keys of the rows with a verdict."""
         return {row.comparison_key for row in self.comparison.verdicts if row.verdict == verdict}
 
 

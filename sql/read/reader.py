@@ -327,7 +327,7 @@ _SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ..
 def fingerprint_selection(
     reader: ResultsReader, selection: Selection, prunable: Sequence[str], limit: int
 ) -> list[tuple[Any, ...]]:
-    """List the rows of a selection, up to ``limit`` + 1, by what changes of them.
+    """List the rows of a selection, up to ``limit`` + 1, by their values that may change.
 
     A stored measurement changes only when it is marked implausible or its columns are pruned.
 

@@ -111,8 +111,8 @@ def prints_rows(
         empty: sentence on standard error if there are no rows.
         keys: description of keys that ``columns`` does not hold, because they depend on the data.
     """
-    known = [column.key for column in columns]
-    documented = ", ".join(filter(None, [*known, keys])) or "the keys of --json"
+    column_keys = [column.key for column in columns]
+    documented = ", ".join(filter(None, [*column_keys, keys])) or "the keys of --json"
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -128,8 +128,8 @@ def prints_rows(
         def wrapper(
             *args: Any, as_json: bool, as_csv: bool, column_names: tuple[str, ...], **kwargs: Any
         ) -> int:
-            if known and not keys:
-                _COLUMN.require(column_names, known, "--columns")
+            if column_keys and not keys:
+                _COLUMN.require(column_names, column_keys, "--columns")
             choice = _OutputChoice(_choose_form(as_json, as_csv), column_names)
             click.get_current_context().meta[_OutputChoice.__name__] = choice
             result = function(*args, **kwargs)

@@ -71,10 +71,10 @@ class CollectResult:
 
     def describe_rejections(self) -> list[str]:
         """Return a line for each rejected file or record."""
-        kept = "differs from the stored measurement, which is kept"
+        conflict = "differs from the stored measurement, which is kept"
         return [
             *(f"not a record ({file.reason}): {file.path}" for file in self.rejected),
-            *(f"{identity} {kept}" for identity in self.conflicting),
+            *(f"{identity} {conflict}" for identity in self.conflicting),
         ]
 
 

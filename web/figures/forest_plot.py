@@ -234,11 +234,11 @@ class ForestSlide:
             "header": {**theme["header"], "labelFontSize": 20},
         }
         left_out = len(self.plot.lines) - len(lines)
-        shown = f" The {len(lines)} surest of {len(self.plot.lines):,} lines."
+        surest = f" The {len(lines)} surest of {len(self.plot.lines):,} lines."
         text = textwrap.wrap(self.title, 100, max_lines=3, placeholder=" …")
         title = {
             "text": [*text, "", "", ""][:3],
-            "subtitle": f"{self.plot.caption.partition('. ')[0]}.{shown if left_out > 0 else ''}",
+            "subtitle": f"{self.plot.caption.partition('. ')[0]}.{surest if left_out > 0 else ''}",
             "fontSize": 25,
             "subtitleFontSize": 16,
             "limit": _SLIDE_WIDTH,

@@ -270,23 +270,23 @@ def test_jobs_of_a_pool_start_together(
     for name in wide_pool.box.sites:
         (door,) = user.sites[name].doors
         user.write_sites_file(**{name: {"doors": (door.replace(load=LoadPermission(clients=8)),)}})
-    seen = socket.socket()
-    seen.bind(("127.0.0.1", 0))
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
 
     def describe_loads(steps: Any) -> str:
         text = describe_running_loads(steps)
         if "8 jobs" in text:
-            seen.listen()
+            listener.listen()
         return text
 
     monkeypatch.setattr(campaign_polling, "describe_running_loads", describe_loads)
-    test = write_load_test(tmp_path / "load", seen_port=str(seen.getsockname()[1]))
+    test = write_load_test(tmp_path / "load", seen_port=str(listener.getsockname()[1]))
     sites = ",".join(wide_pool.box.sites)
     refused = user.invoke_command("submit", str(test), "--sites", sites)
     assert "agree on a common start at the results service" in str(refused.exception)
     user.settings = service_process.settings_for_user(user.settings)
     done = user.invoke_command("submit", str(test), "--sites", sites, "--wait")
-    seen.close()
+    listener.close()
     assert done.exception is None, (done.output, done.exception)
     assert "load: step 0, 8 jobs: 360 operations/s, 8 failed/s, 0.008 MB/s" in done.output
     ended = user.grid.run_condor_command(

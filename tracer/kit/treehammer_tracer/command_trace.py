@@ -101,8 +101,8 @@ class CommandTrace:
             "peak_bytes": run.peak_bytes,
             "counters": self.counters or None,
         }
-        known = {name: value for name, value in head.items() if value is not None}
-        return compose_document(known, reads, partial(map_files, command=self.command))
+        measured = {name: value for name, value in head.items() if value is not None}
+        return compose_document(measured, reads, partial(map_files, command=self.command))
 
 
 def compose_document(
@@ -148,7 +148,7 @@ def _name_program(process: ProcessNotes) -> str:
 
 
 def _list_recorder_gaps(notes: Sequence[ProcessNotes]) -> Iterator[str]:
-    """List what the recorder cannot have seen of programs that it did see."""
+    """List the reads that the recorder missed in programs that it recorded."""
     if any(process.used_ring for process in notes):
         yield "reads by io_uring or libaio are not among those recorded"
     programs = {_name_program(process) for process in notes if not process.streams_seen}

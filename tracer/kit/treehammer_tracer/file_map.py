@@ -264,8 +264,8 @@ def _find_branches(
     if len(fetched) == len(baskets):
         return covered, covered, True
     numbers, is_exact = _find_wanted(file, baskets)
-    wanted = {names[number] for number in numbers}
-    branches = dict.fromkeys(branch for branch in covered if branch in wanted)
+    wanted_names = {names[number] for number in numbers}
+    branches = dict.fromkeys(branch for branch in covered if branch in wanted_names)
     return covered, branches, is_exact or len(branches) == len(covered)
 
 

@@ -325,7 +325,7 @@ class DataFrameExecution:
         columns = {str(item.first): str(item.second) for item in reader.Columns()}
         # A dot follows the name of a friend tree, or of an object, whose members are left out.
         types = {
-            name: kind * ("." not in name)
+            name: "" if "." in name else kind
             for name, kind in columns.items()
             if not name.startswith(_SIZE_PREFIX)
             and name not in task.missing_branches
