@@ -30,7 +30,7 @@ from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natu
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
-from treehammer.hctests.definition.model import ANY_COMMAND, RELEASE_AXIS, Scalar
+from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
 from treehammer.program_output import explain_write_errors
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
@@ -354,7 +354,7 @@ def render_report(report: CampaignReport) -> str:
     builds["axis_root"] = "asked for"
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
-    work = "run" if report.campaign.plan.definition.payload == ANY_COMMAND else "event"
+    work = report.campaign.plan.definition.work
     tables = (
         report_figures.make_means_table(report.cells, report.axis, work),
         report_figures.make_counted_table(

@@ -231,15 +231,13 @@ def _summarize_metrics(
 ) -> Summary:
     """Summarize metrics by group, by default those of reads, or of commands that have no rates."""
     from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
-    from treehammer.hctests.definition.model import ANY_COMMAND
 
     quantities = tuple(dict.fromkeys(metrics or split_list(DEFAULT_QUANTITIES)))
     loaded = quantities if metrics else (*quantities, *_TIMES_AND_CPU)
     timed_rows = load_timed_rows(store, selection, loaded, names)
     if not metrics and all(row[quantities[0]] is None for row in timed_rows):
         quantities = _TIMES_AND_CPU
-    is_command = campaign and campaign.plan.definition.payload == ANY_COMMAND
-    work = "run" if is_command else "event"
+    work = campaign.plan.definition.work if campaign else "event"
     return GroupSummary.from_rows(timed_rows, names, quantities, baseline, work)
 
 

@@ -74,7 +74,9 @@ def head_unit(metric: str, unit: str = "1", work: str = "event") -> str:
     return f"{name}/{work}" if name and _PER_EVENT in metric else name
 
 
-def format_metric(metric: str, value: Any, unit: str = "1", *, with_unit: bool = True) -> str:
+def format_metric(
+    metric: str, value: Any, unit: str = "1", *, with_unit: bool = True, work: str = "event"
+) -> str:
     """Format the value of a metric or column in its display unit; days and times as such."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return format_cell(value)
@@ -91,5 +93,5 @@ def format_metric(metric: str, value: Any, unit: str = "1", *, with_unit: bool =
         )
     if not with_unit:
         return text
-    name = head_unit(metric, unit)
+    name = head_unit(metric, unit, work)
     return f"{text}{name.removeprefix('1')}" if name.startswith("1/") else f"{text} {name}".strip()

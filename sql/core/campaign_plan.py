@@ -131,6 +131,11 @@ class PlannedDefinition(_PlanModel):
         return {name for name, metric in self.metrics.items() if metric.get("exact")}
 
     @property
+    def work(self) -> str:
+        """What times "per event" are measured per: ``event``, or ``run`` of a command."""
+        return "run" if self.payload == ANY_COMMAND else "event"
+
+    @property
     def datasets(self) -> set[str]:
         """Names of all datasets that the variants read."""
         names = [*self.axes.get(DATASET_AXIS, ()), self.dataset, *self.twins.values()]

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
-from treehammer.analysis.statistics.metric_units import format_metric
+from treehammer.analysis.statistics.metric_units import format_metric, head_unit
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_results, explain_slowness
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
@@ -69,8 +69,6 @@ _CIRCUMSTANCE_COLUMNS = (
 )
 #: Results shown in the table of measurements.
 _RESULT_COLUMNS = (
-    "cpu_per_event_s",
-    "wall_per_event_s",
     "loop_wall_s",
     "eff_job",
     "bytes_read",
@@ -82,6 +80,7 @@ _RESULT_COLUMNS = (
 _COLUMNS = (
     *("measurement_id", "attempt", "round", "position", "kind", "variant", "variant_label"),
     *("root_version", "day", "door", "axis_root", "read_latency_hist", "log_excerpt"),
+    *("cpu_per_event_s", "wall_per_event_s"),
     *_RESULT_COLUMNS,
     *OUTCOME_COLUMNS,
     *_PROVENANCE,
@@ -133,7 +132,21 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     rows = campaign_queries.load_job_measurements(store, job, _COLUMNS)
     recorded = store.attempts([job.id])
     variants = label_variants((row[VARIANT_COLUMN] for row in rows), hide_release=True)
-    attempts = _describe_attempts(recorded, rows, folders, variants)
+    work = campaign.plan.definition.work
+    by_number = {attempt.number: attempt for attempt in recorded}
+    numbers = sorted({*by_number, *(row["attempt"] for row in rows)})
+    attempts = [
+        _describe_attempt(
+            number,
+            by_number.get(number),
+            rows,
+            folders.get(number),
+            variants,
+            work,
+            is_last=number == numbers[-1],
+        )
+        for number in numbers
+    ]
     selection = Selection.parse((job.campaign_id,), [f"job_id={job.id}"])
     with store.snapshot() as snapshot:
         diagnosed = list(snapshot.measurements(selection, DIAGNOSIS_COLUMNS))
@@ -161,7 +174,9 @@ def job_page(request: PageRequest[JobQuery]) -> PageContent | Response:
     # The table of all measurements covers every attempt; a single one is sent on request only.
     requested = request.raw.query_params.get("table")
     tables = (
-        build_measurement_table("measurements", "All measurements of the job", rows, variants),
+        build_measurement_table(
+            "measurements", "All measurements of the job", rows, variants, work
+        ),
         build_table("attempts", "Attempts", _ATTEMPT_COLUMNS, recorded),
         explanation.table,
         bins,
@@ -218,34 +233,13 @@ def _count_repeated_messages(rows: Sequence[Row]) -> DataTable | None:
     return count_messages(bad_rows) if len(bad_rows) > 1 else None
 
 
-def _describe_attempts(
-    recorded: Sequence[AttemptRow],
-    rows: Sequence[Row],
-    folders: Mapping[int, Path],
-    variants: VariantLabels,
-) -> list[tuple[ui.Titled, DataTable]]:
-    """Show the attempts that the batch system or measurements report, with their tables."""
-    attempts = {attempt.number: attempt for attempt in recorded}
-    numbers = sorted({*attempts, *(row["attempt"] for row in rows)})
-    return [
-        _describe_attempt(
-            number,
-            attempts.get(number),
-            rows,
-            folders.get(number),
-            variants,
-            is_last=number == numbers[-1],
-        )
-        for number in numbers
-    ]
-
-
 def _describe_attempt(
     number: int,
     row: AttemptRow | None,
     rows: Sequence[Row],
     folder: Path | None,
     variants: VariantLabels,
+    work: str,
     *,
     is_last: bool,
 ) -> tuple[ui.Titled, DataTable]:
@@ -256,7 +250,7 @@ def _describe_attempt(
     """
     measured = [row for row in rows if row["attempt"] == number]
     table = build_measurement_table(
-        f"attempt_{number}", f"Measurements of attempt {number}", measured, variants
+        f"attempt_{number}", f"Measurements of attempt {number}", measured, variants, work
     )
     titles = {"Node": _NODE_COLUMNS, "Load on the node": _CIRCUMSTANCE_COLUMNS}
     facts = {
@@ -357,9 +351,13 @@ def _shared_values(rows: Sequence[Row], names: Sequence[str]) -> Iterator[tuple[
 
 
 def build_measurement_table(
-    name: str, caption: str, rows: Sequence[Row], variants: VariantLabels
+    name: str, caption: str, rows: Sequence[Row], variants: VariantLabels, work: str
 ) -> DataTable:
-    """Build the table of a job's measurements, each with its outcome and the one to compare with."""
+    """Build the table of a job's measurements, each with its outcome and the one to compare with.
+
+    Args:
+        work: what times are per, ``event`` or ``run``.
+    """
     counterparts = _find_counterparts(rows, variants)
     has_reason = any(map(_failure_reason, rows))
     # ROOT may report another version than the requested release.
@@ -387,6 +385,8 @@ def build_measurement_table(
             hidden=not any(other["other_id"] for other in counterparts.values()),
         ),
         hidden("other_id"),
+        column("cpu_per_event_s", f"CPU, {head_unit('cpu_per_event_s', work=work)}"),
+        column("wall_per_event_s", f"wall, {head_unit('wall_per_event_s', work=work)}"),
         *columns(*_RESULT_COLUMNS),
     )
     filled = [

@@ -17,7 +17,7 @@ from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, SUBJECT
 from treehammer.sql.core.rows import ExtraRow
-from treehammer.sql.read.campaign_queries import MAX_JOB_MEASUREMENTS
+from treehammer.sql.read.campaign_queries import MAX_JOB_MEASUREMENTS, load_campaign
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
@@ -127,11 +127,8 @@ def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[Dat
     differing = [row for row in rows if b and row["group"] in _ENVIRONMENT and not row["equal"]]
     groups = {group: [row for row in rows if row["group"] == group] for group in _GROUPS}
     return [
-        _build_table("Differences of the environment", differing, is_pair=True),
-        *(
-            _build_table(group, of_group, is_pair=b is not None)
-            for group, of_group in groups.items()
-        ),
+        _build_table("Differences of the environment", differing, a, b or a),
+        *(_build_table(group, of_group, a, b) for group, of_group in groups.items()),
     ]
 
 
@@ -191,7 +188,8 @@ def _load_values(store: Store, identity: str) -> dict[str, Any]:
     selection = Selection(conditions=(Condition("measurement_id", "=", identity),))
     with store.snapshot() as snapshot:
         for row in snapshot.measurements(selection):
-            return {**row, "extras": list[ExtraRow](snapshot.extras(selection))}
+            work = load_campaign(store, str(row["campaign_id"])).plan.definition.work
+            return {**row, "work": work, "extras": list[ExtraRow](snapshot.extras(selection))}
     raise NothingToDoError(f"there is no measurement {identity[:100]!r}")
 
 
@@ -235,11 +233,18 @@ def _find_group(metric: Metric) -> str:
     return "Times" if metric.unit == "s" else "Counts and ratios"
 
 
-def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTable:
+def _build_table(
+    caption: str, rows: Sequence[Row], a: Mapping[str, Any], b: Mapping[str, Any] | None
+) -> DataTable:
+    is_pair = b is not None
+    column_a, column_b = (
+        TableColumn(side, format_row=partial(_format_value, side, row["work"]), is_long=True)
+        for side, row in {"a": a, "b": b or a}.items()
+    )
     columns = (
         TableColumn("name", "value", head_column),
-        replace(_SIDES["a"], title="A" if is_pair else "measured"),
-        replace(_SIDES["b"], title="B", hidden=not is_pair),
+        replace(column_a, title="A" if is_pair else "measured"),
+        replace(column_b, title="B", hidden=not is_pair),
         TableColumn(
             "change",
             "B against A",
@@ -254,20 +259,14 @@ def _build_table(caption: str, rows: Sequence[Row], *, is_pair: bool) -> DataTab
     return DataTable(name, caption, columns, rows, "No differences are known.")
 
 
-def _format_value(side: str, row: Row) -> str:
+def _format_value(side: str, work: str, row: Row) -> str:
     value, unit = row[side], row["unit"]
     if value in (None, "", []):
         return "–"
     if not isinstance(value, list):
-        return format_metric(row["name"], value, unit)
+        return format_metric(row["name"], value, unit, work=work)
     texts = (format_metric(row["name"], number, unit, with_unit=False) for number in value)
-    return f"{', '.join(texts)} {head_unit(row['name'], unit)}".strip()
-
-
-_SIDES = {
-    side: TableColumn(side, format_row=partial(_format_value, side), is_long=True)
-    for side in ("a", "b")
-}
+    return f"{', '.join(texts)} {head_unit(row['name'], unit, work)}".strip()
 
 
 class Phase(NamedTuple):
