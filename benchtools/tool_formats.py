@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -159,7 +159,8 @@ class _Pytest(_Document):
         return ToolResults(
             "pytest-benchmark",
             tuple(benchmark.read() for benchmark in self.benchmarks),
-            started_us=_parse_time(self.time, "datetime"),
+            # Before its version 5, in UTC without saying so.
+            started_us=_parse_time(self.time, "datetime", UTC),
             host=self.machine_info.node,
             cpu_model=str(self.machine_info.cpu.get("brand_raw", "")),
             commit=self.commit_info.id,
@@ -276,9 +277,12 @@ def _multiply(parameters: list[list[str]]) -> list[dict[str, str]]:
     return variants
 
 
-def _parse_time(text: str, key: str) -> int:
+def _parse_time(text: str, key: str, zone: tzinfo | None = None) -> int:
+    """Parse a time, if it states no zone in this one, by default that of this machine."""
     try:
-        return round(datetime.fromisoformat(text).timestamp() * SECOND_US)
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        return round(moment.timestamp() * SECOND_US)
     except ValueError as error:
         raise MeasurementFileError(f"{key}: {text!r} is not a time") from error
 

@@ -1,7 +1,8 @@
-"""Quick databases for all unit tests, and an empty SQLite store."""
+"""Quick databases for all unit tests, an empty SQLite store, and a time zone."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from quick_databases import quick_databases
 from treehammer import config
 from treehammer.sql.write.store import Store
 
-__all__ = ["quick_databases", "settings", "store", "url"]
+__all__ = ["quick_databases", "settings", "store", "url", "zurich"]
 
 
 @pytest.fixture
@@ -30,3 +31,13 @@ def settings(tmp_path: Path) -> config.Settings:
     return config.load_settings(
         {"data_dir": tmp_path, "cache_dir": tmp_path}, environ={}, folder=tmp_path
     )
+
+
+@pytest.fixture
+def zurich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this process to a time zone that changes its clocks."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Zurich")
+        time.tzset()
+        yield
+    time.tzset()

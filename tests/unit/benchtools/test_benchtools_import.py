@@ -142,22 +142,12 @@ def import_documents(
         (
             HYPERFINE,
             [
-                *(
-                    (
-                        "hyperfine",
-                        {"command": "python3 work.py {release}00000", "release": "1"},
-                        time,
-                    )
-                    for time in (0.84, 0.76, 0.79, 0.81)
-                ),
-                *(
-                    (
-                        "hyperfine",
-                        {"command": "python3 work.py {release}00000", "release": "2"},
-                        time,
-                    )
-                    for time in (1.68, 1.52, 1.58, 1.62)
-                ),
+                ("hyperfine", {"command": "python3 work.py {release}00000", "release": name}, time)
+                for name, times in (
+                    ("1", (0.84, 0.76, 0.79, 0.81)),
+                    ("2", (1.68, 1.52, 1.58, 1.62)),
+                )
+                for time in times
             ],
         ),
         (
@@ -168,18 +158,9 @@ def import_documents(
         (
             ASV,
             [
-                (
-                    "b.S.time_sum",
-                    {"environment": "py3.11", "param1": first, "param2": second},
-                    value,
-                )
-                for first, second, value in (
-                    ("10", "'a'", 1.0),
-                    ("20", "'a'", None),
-                    ("20", "'b'", 4.0),
-                )
-            ]
-            + [
+                ("b.S.time_sum", {"environment": "py3.11", "param1": "10", "param2": "'a'"}, 1.0),
+                ("b.S.time_sum", {"environment": "py3.11", "param1": "20", "param2": "'a'"}, None),
+                ("b.S.time_sum", {"environment": "py3.11", "param1": "20", "param2": "'b'"}, 4.0),
                 ("b.peakmem_list", {"environment": "py3.11"}, 31174656),
                 ("b.S.track_len", {"environment": "py3.11"}, 7),
             ],
@@ -195,6 +176,14 @@ def test_each_process_is_a_result(
         for each in results.processes
     ]
     assert processes == expected
+
+
+@pytest.mark.usefixtures("zurich")
+@pytest.mark.parametrize("text", ["2026-11-20T14:01:13.5", "2026-11-20T09:31:13.5-04:30"])
+def test_pytest_benchmark_before_version_5_states_utc(text: str, tmp_path: Path) -> None:
+    results = read_tool_results(write(tmp_path, _replace(PYTEST, "datetime", value=text)))
+    started = datetime(2026, 11, 20, 14, 1, 13, 500_000, UTC)
+    assert results.started_us == round(started.timestamp() * 1e6)
 
 
 def test_lone_medians_stand_for_repetitions(tmp_path: Path) -> None:
