@@ -79,7 +79,7 @@ class Worker:
         job: the job with its running attempt.
         sandbox: working folder of the attempt.
         slot: number of its slot, from 1.
-        deadline: end of its wall limit, by the monotonic clock.
+        start_s: start of the attempt, by the monotonic clock.
         process: None if a killed runner left it, or if it did not start.
         reason: why it is being ended, or did not start.
         kill_at: time of SIGKILL, by the monotonic clock.
@@ -88,7 +88,7 @@ class Worker:
     job: QueuedJob
     sandbox: Path
     slot: int
-    deadline: float
+    start_s: float
     process: subprocess.Popen[bytes] | None = None
     reason: str = ""
     kill_at: float = math.inf
@@ -124,7 +124,9 @@ class Worker:
         code = self.process.returncode if self.process else None
         state, reason = self._find_end(code)
         last = self.job.status.attempts[-1]
-        attempt = replace(last, state=state, ended_us=_now_us(), exit_code=code, reason=reason)
+        # By the monotonic clock: the system time may be changed meanwhile.
+        ended_us = last.started_us + round((time.monotonic() - self.start_s) * 1e6)
+        attempt = replace(last, state=state, ended_us=ended_us, exit_code=code, reason=reason)
         is_repeated = attempt.number - self.job.previous_attempts < MAX_LOCAL_ATTEMPTS
         if state is JobState.LOST and not self.reason and is_repeated:
             state = JobState.QUEUED
@@ -224,8 +226,8 @@ class QueueRunner:
         used_slots = {worker.slot for worker in self.workers.values()}
         slot = next(n for n in range(1, len(used_slots) + 2) if n not in used_slots)
         ran_s = (_now_us() - attempt.started_us) / 1e6
-        deadline = time.monotonic() + (job.wall_s or math.inf) - ran_s
-        self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, deadline)
+        start_s = time.monotonic() - ran_s
+        self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, start_s)
         return worker
 
     def start_queued(self) -> None:
@@ -327,7 +329,7 @@ class QueueRunner:
             else:
                 self.update(job, JobState.CANCELLED, job.status.attempts)
         for worker in self.workers.values():
-            if time.monotonic() > worker.deadline:
+            if time.monotonic() > worker.start_s + (worker.job.wall_s or math.inf):
                 worker.terminate("over the wall limit of the job")
             if time.monotonic() > worker.kill_at:
                 self.kill_processes(worker)
