@@ -216,10 +216,10 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
         recent = _load_recent_span(connection, campaign_id)
     if not recent:
         return result
-    # The wait for the next measurement counts down.
+    # The wait for the next measurement counts down; the clock of its node may be ahead.
     first_us, last_us, number = recent
     pace_us = (last_us - first_us) / number
-    remaining_s = (pace_us * result.total.outstanding - (now_us - last_us)) / 1e6
+    remaining_s = (pace_us * result.total.outstanding - max(now_us - last_us, 0)) / 1e6
     return replace(result, remaining_s=remaining_s if remaining_s > 0 else None)
 
 

@@ -55,7 +55,8 @@ def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> s
     if progress.remaining_s is None:
         return text
     end = time.localtime((time.time() if now_s is None else now_s) + progress.remaining_s)
-    clock = time.strftime("%H:%M" if progress.remaining_s < _SAME_DAY_S else "%Y-%m-%d %H:%M", end)
+    is_near = progress.remaining_s < _SAME_DAY_S
+    clock = time.strftime("%H:%M %Z" if is_near else "%Y-%m-%d %H:%M %Z", end)
     return f"{text}, about {format_duration(progress.remaining_s)} left, until {clock}"
 
 

@@ -544,7 +544,7 @@ def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
             times_by_host[host].append(start.disconnected_us // 1_000_000)
     for host, times in times_by_host.items():
         moments = (min(times), max(times) + int(lease[1]))
-        since, until = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in moments)
+        since, until = (time.strftime("%H:%M:%S %Z", time.localtime(moment)) for moment in moments)
         yield (
             f"no contact to {host}, where {pluralize(len(times), 'job')} ran, since {since}; "
             f"if it stays lost, HTCondor starts the jobs again after {until}"

@@ -443,10 +443,11 @@ def test_table_shows_states_failures_and_summary() -> None:
     assert "held" in [c.key for c in campaign_output.make_progress_columns(with_held)]
 
 
+@pytest.mark.usefixtures("zurich")
 def test_summary_counts_all_planned_and_names_the_end() -> None:
     now_s = 1_800_000_000.0
     near = campaign_output.summarize_progress(PROGRESS, now_s)
-    assert near.startswith("6 of 20 measured (2 failed), about 10 min left, until ")
+    assert near == "6 of 20 measured (2 failed), about 10 min left, until 09:10 CET"
     distant = replace(PROGRESS, remaining_s=3 * 86400.0)
     assert "2027-01-18" in campaign_output.summarize_progress(distant, now_s)
     assert campaign_output.summarize_progress(NOTHING_DONE) == "0 of 20 measured"

@@ -530,7 +530,7 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     node, factory = schedd.batch.explain_waiting(ids)
     (hold,) = describe_holds(schedd.batch.query(ids).values())
     since, until = (
-        time.strftime("%H:%M:%S", time.localtime(QUEUED_S + second)) for second in (20, 80)
+        time.strftime("%H:%M:%S %Z", time.localtime(QUEUED_S + second)) for second in (20, 80)
     )
     assert node.startswith(f"no contact to slot1@SITE@x, where 1 job ran, since {since}; ")
     assert node.endswith(f"starts the jobs again after {until}")

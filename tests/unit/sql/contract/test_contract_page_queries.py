@@ -415,9 +415,9 @@ def test_remaining_time_counts_down_and_ends(store: Store) -> None:
     store.add([make_measurement("a", 1, campaign_id="c", **times)])
     remaining = [
         campaign_counts.count_campaign(store, "c", s * 1_000_000).remaining_s
-        for s in (101, 201, 400, 402)
+        for s in (1, 101, 201, 400, 402)
     ]
-    assert remaining == [300, 200, 1, None]
+    assert remaining == [300, 300, 200, 1, None]
 
 
 def test_campaign_inputs(filled: Store) -> None:
