@@ -64,11 +64,10 @@ def has_page(name: str) -> bool:
 
 def link_to(name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any) -> str:
     """Return the address of a route with quoted parts; empty values of the query are left out."""
-    request = CURRENT_REQUEST.get()
     quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
     # Starlette's url_for tries all routes in turn: too slow for pages with thousands of links.
-    route = next(route for route in request.app.routes if route.name == name)
-    path = request.scope.get("root_path", "") + str(route.url_path_for(name, **quoted))
+    route = next(route for route in CURRENT_REQUEST.get().app.routes if route.name == name)
+    path = str(route.url_path_for(name, **quoted))
     parameters = {key: value for key, value in (query or {}).items() if value not in ("", None)}
     return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 

@@ -200,14 +200,12 @@ class PageContext:
         return Response(body, content.status, headers, kind)
 
     def _template_values(self, request: Request) -> dict[str, Any]:
-        root = request.scope.get("root_path", "")
-        docs = f"{root}{self.docs}" if self.docs.startswith("/") else self.docs
         path = addresses.requested_path()
         return {
             # A crawler would follow each choice of each view: tens of thousands of addresses.
             "is_generated": bool(request.url.query),
             "link": addresses.link_to,
-            "asset": lambda name: f"{root}/static/{name}?v={self.assets.version}",
+            "asset": lambda name: f"/static/{name}?v={self.assets.version}",
             "same": addresses.link_to_same_page,
             "arrange": arranged_table.arrange_table,
             "downloads": Downloads,
@@ -219,7 +217,8 @@ class PageContext:
             ],
             "path_params": request.path_params,
             "signed_in": bool(session_token(request)),
-            "docs": docs and f"{docs.rstrip('/')}/{getattr(request.state, 'help', 'pages')}/",
+            "docs": self.docs
+            and f"{self.docs.rstrip('/')}/{getattr(request.state, 'help', 'pages')}/",
             "version": __version__,
         }
 

@@ -13,7 +13,6 @@ from itertools import starmap
 from xml.etree import ElementTree
 
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.analysis.comparison import verdict_text
@@ -336,7 +335,9 @@ def feed_page(request: PageRequest[PageQuery]) -> Response:
             failing[check.b].append(check)
     entries = [*map(_describe_change, confirmed), *starmap(_describe_failure, failing.items())]
     newest = sorted(entries, key=lambda entry: (-entry.found_us, entry.path))[:MAX_ENTRIES]
-    return Response(_write_feed(newest, request.raw), media_type="application/atom+xml")
+    # Readers of feeds know entries by their addresses, which need a host.
+    base = request.resources.settings.serve_url or str(request.raw.base_url).rstrip("/")
+    return Response(_write_feed(newest, base), media_type="application/atom+xml")
 
 
 @dataclass(frozen=True)
@@ -365,8 +366,7 @@ def _describe_failure(release: str, checks: Sequence[ReleaseCheck]) -> _FeedEntr
     return _FeedEntry(f"ROOT {release} fails: {tests}", path, found_us, "; ".join(messages))
 
 
-def _write_feed(entries: Sequence[_FeedEntry], request: Request) -> bytes:
-    base = str(request.base_url).rstrip("/")
+def _write_feed(entries: Sequence[_FeedEntry], base: str) -> bytes:
     feed = ElementTree.Element("feed", xmlns=_ATOM)
 
     def add(parent: ElementTree.Element, name: str, text: str = "", **attributes: str) -> None:
@@ -379,7 +379,7 @@ def _write_feed(entries: Sequence[_FeedEntry], request: Request) -> bytes:
     for result in entries:
         entry = ElementTree.SubElement(feed, "entry")
         add(entry, "title", result.title)
-        address = base + result.path.removeprefix(request.scope.get("root_path", ""))
+        address = base + result.path
         add(entry, "id", address)
         add(entry, "link", href=address)
         add(entry, "updated", _format_time(result.found_us))

@@ -24,7 +24,7 @@ from measurement_factory import (
     make_measurement,
 )
 from page_contents import list_marks, load_charts
-from service_thread import ServiceThread, run_service
+from service_thread import ServiceThread, make_service_settings, run_service
 
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
@@ -104,7 +104,8 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture
 def service(database: str, tmp_path: Path) -> Iterator[ServiceThread]:
-    with run_service(tmp_path, reading_open=True) as running:
+    settings = make_service_settings(tmp_path, url="https://results.example.org")
+    with run_service(tmp_path, reading_open=True, settings=settings) as running:
         yield running
 
 
@@ -241,9 +242,9 @@ def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:
     feed = ElementTree.fromstring(service.load_page("/changes.atom"))
     entries = feed.findall(f"{ATOM}entry")
     links = [entry.find(f"{ATOM}link") for entry in entries]
-    assert [str(link.get("href")).rpartition("/")[2] for link in links if link is not None] == [
-        "cpu",
-        "wall",
+    assert [link.get("href") for link in links if link is not None] == [
+        "https://results.example.org/changes/cpu",
+        "https://results.example.org/changes/wall",
     ]
 
 
