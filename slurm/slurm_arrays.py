@@ -23,8 +23,8 @@ from treehammer.submit.batch.submission_folder import (
 #: Longest time in seconds that a command of Slurm may take.
 COMMAND_TIMEOUT_S = 60.0
 _FIELDS = (
-    "Name:200|,ArrayJobID:40|,ArrayTaskID:40|,State:40|,Reason:200|,exit_code:40|,StartTime:40|,"
-    "EndTime:40|,NodeList:200|,RestartCnt:20|"
+    "ArrayJobID:40|,ArrayTaskID:40|,State:40|,Reason:200|,exit_code:40|,StartTime:40|,"
+    "EndTime:40|,NodeList:200|,RestartCnt:20|,Name:200"
 )
 _ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
 #: Reason of an end that only the job's files show.
@@ -40,12 +40,16 @@ def run_command(*command: str) -> str:
     Raises:
         BatchError: it is missing, fails, or does not end in time.
     """
+    # The user's own defaults win over scripts (SBATCH_PARTITION) and hide jobs (SQUEUE_NAMES).
+    defaults = f"{command[0].upper()}_"
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith(defaults)}
     try:
         completed = subprocess.run(
             command,
-            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
+            env={**environment, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
@@ -62,11 +66,11 @@ def run_command(*command: str) -> str:
             hint="Queued jobs continue. Try again later.",
         ) from error
     if completed.returncode:
-        lines = (
-            line.removeprefix(f"{command[0]}: error: ") for line in completed.stderr.splitlines()
-        )
-        message = "; ".join(lines) or f"exit code {completed.returncode}"
-        hint = "Queued jobs continue. Try again later." if "contact" in message else ""
+        lines = (completed.stderr or completed.stdout).splitlines()
+        words = (line.removeprefix(f"{command[0]}: error: ") for line in lines)
+        message = "; ".join(words) or f"exit code {completed.returncode}"
+        is_silent = "contact" in message or "timed out" in message
+        hint = "Queued jobs continue. Try again later." if is_silent else ""
         raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
     return completed.stdout
 
@@ -104,9 +108,10 @@ def load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
     """
     text = run_command("squeue", "--me", "-r", "--noheader", "--states=all", "-O", _FIELDS)
     for line in text.splitlines():
-        name, array, task, *fields = (field.strip() for field in line.split("|")[:10])
-        if task.isdigit():
-            yield name, int(array), int(task), _parse_record(*fields)
+        # The name of another job may have any characters, even line breaks.
+        fields = [field.strip() for field in line.split("|", 9)]
+        if len(fields) > 9 and fields[1].isdigit():
+            yield fields[9], int(fields[0]), int(fields[1]), _parse_record(*fields[2:9])
 
 
 def load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:

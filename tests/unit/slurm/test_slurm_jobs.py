@@ -56,10 +56,10 @@ class SlurmAnswers:
 
     def set_queue(self, *rows: str) -> None:
         """Set what squeue says: task, state, reason, exit code, start, end, node, restarts."""
-        self.texts["squeue"] = "".join(f"other|7|{row}|\n" for row in rows)
+        self.texts["squeue"] = "".join(f"7|{row}|other|job\n of 2 lines\n" for row in rows)
 
-    def find_status(self, batch_id: str) -> JobStatus | None:
-        return self.batch.query([batch_id]).get(batch_id)
+    def query_status(self, batch_id: str) -> JobStatus:
+        return self.batch.query([batch_id])[batch_id]
 
 
 @pytest.fixture
@@ -77,7 +77,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
         ("0|PENDING|JobHeldAdmin|0:0|N/A|N/A||0", "held", "held", 0),
         ("0|RUNNING|None|0:0|100|160|n1|0", "running", "", 1),
         ("0|COMPLETING|None|0:0|100|160|n1|1", "running", "", 2),
-        ("0|COMPLETED|None|0:0|100|160|n1|0", "done", "", 1),
         ("0|FAILED|NonZeroExitCode|3:0|100|160|n1|0", "done", "", 1),
         ("0|FAILED|BadConstraints|0:1|100|100||0", "lost", "submission", 0),
         ("0|TIMEOUT|TimeLimit|0:0|100|160|n1|0", "lost", "evicted", 1),
@@ -92,8 +91,7 @@ def test_state_of_job_follows_queue(
 ) -> None:
     (batch_id,) = slurm.submit()
     slurm.set_queue(row)
-    status = slurm.find_status(batch_id)
-    assert status
+    status = slurm.query_status(batch_id)
     assert (status.state.value, explain_end(status)[0]) == (state, failure)
     assert [attempt.number for attempt in status.attempts] == [*range(1, attempts + 1)]
     if attempts:
@@ -118,24 +116,20 @@ def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
 
 def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmAnswers) -> None:
     (batch_id,) = slurm.submit()
-    assert slurm.find_status(batch_id) is None
+    assert not slurm.batch.query([batch_id])
     (folder,) = slurm.batch.root.glob("c/*/jobs/0")
     sandbox = folder / "output/attempt-1"
     sandbox.mkdir(parents=True)
     (sandbox / "node").write_text("n1 7\n")
     os.utime(sandbox / "node", (100, 100))
-    status = slurm.find_status(batch_id)
-    assert status
-    assert (status.state.value, status.attempts[0].host) == ("lost", "n1")
-    assert "no longer knows why" in status.reason
+    status = slurm.query_status(batch_id)
+    assert (status.reason, status.attempts[0].host) == (slurm_arrays.FORGOTTEN, "n1")
     (sandbox / "exit_code").write_text("3\n")
-    status = slurm.find_status(batch_id)
-    assert status
+    status = slurm.query_status(batch_id)
     attempt = status.attempts[0]
     assert (status.state.value, attempt.exit_code, attempt.started_us) == ("done", 3, 100_000_000)
     slurm.texts["sacct"] = "7_0|CANCELLED by 0|0:15|100|160|n2\n"
-    status = slurm.find_status(batch_id)
-    assert status
+    status = slurm.query_status(batch_id)
     assert (status.state.value, status.attempts[0].host) == ("lost", "n2")
 
 
@@ -144,7 +138,7 @@ def test_submission_without_answer_is_found_or_undone(slurm: SlurmAnswers) -> No
     with pytest.raises(BatchError):
         slurm.submit()
     (folder,) = slurm.batch.root.glob("c/*")
-    slurm.texts["squeue"] = f"c.{folder.name}|9|0|PENDING|None|0:0|N/A|N/A||0|\n"
+    slurm.texts["squeue"] = f"9|0|PENDING|None|0:0|N/A|N/A||0|c.{folder.name}\n"
     assert slurm.submit() == [f"9_0@c.{folder.name}"]
     assert [command[0] for command in slurm.commands if command[0] == "sbatch"] == ["sbatch"]
     slurm.texts["squeue"] = ""
@@ -206,11 +200,13 @@ def test_delayed_starts_are_refused(tmp_path: Path) -> None:
         list(render_jobs(plan, tmp_path / "out", environ={}))
 
 
-def test_commands_that_are_missing_silent_or_fail_are_named(
+def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts: Mapping[str, str] = {
         "sinfo": "sleep 5",
+        "sacct": "echo Slurmctld is DOWN; exit 1",
+        "squeue": "printf '%s\\351' $SQUEUE_NAMES $SLURM_CONF",
         "scontrol": "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1",
     }
     for name, script in scripts.items():
@@ -218,9 +214,13 @@ def test_commands_that_are_missing_silent_or_fail_are_named(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(slurm_arrays, "COMMAND_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SQUEUE_NAMES", "defaults of the user")
+    monkeypatch.setenv("SLURM_CONF", "slurm.conf")
+    assert slurm_arrays.run_command("squeue") == "slurm.conf\ufffd"
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
         ("sinfo", "timed out"),
+        ("sacct", "sacct fails: Slurmctld is DOWN"),
         ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):
         with pytest.raises(BatchError, match=message):
