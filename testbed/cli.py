@@ -44,7 +44,7 @@ STATUS_COLUMNS = (
     TableColumn("daemon", "daemon"),
     TableColumn("pid", "pid", is_number=True),
     TableColumn("state", "state"),
-    TableColumn("since", "since"),
+    TableColumn("since", "since (UTC)"),
     TableColumn("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
 )
 

@@ -81,8 +81,8 @@ _REVOCATION_COLUMNS = (
 )
 _SESSION_COLUMNS = (
     *titled_columns(session="session", key_id="key id", role="role", name="for", address="address"),
-    TableColumn("created_us", "signed in", format_minute),
-    TableColumn("expires_us", "expires", format_minute),
+    TableColumn("created_us", "signed in (UTC)", format_minute),
+    TableColumn("expires_us", "expires (UTC)", format_minute),
 )
 
 

@@ -98,13 +98,10 @@ def test_campaign_page_follows_running_campaign(running: Running, open_tab: Visi
     assert "of 6 measured" in tab.page.get_by_role("status").inner_text()
     assert tab.page.locator("#live[hx-get]").count() == 1
     tab.check_page()
-    before = tab.page.get_by_role("status").inner_text()
     running.may_end.touch()
     # The page updates itself, and stops polling at the end.
     tab.page.locator("#live:not([hx-get])").wait_for(timeout=60_000)
-    after = tab.page.get_by_role("status").inner_text()
-    assert after != before
-    assert "6 of 6 measured" in after
+    assert "6 of 6 measured" in tab.page.get_by_role("status").inner_text()
     # So do the jobs below.
     tab.page.locator("#table-jobs").get_by_text("done", exact=True).nth(5).wait_for()
     asked: list[str] = []

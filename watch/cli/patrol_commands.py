@@ -40,9 +40,9 @@ _FILE = click.argument("file", type=PathType(dir_okay=False))
 _SHOWN_STARTS = 3
 _ENTRY_COLUMNS = (
     TableColumn("entry", "entry"),
-    TableColumn("last", "last start", format_time),
+    TableColumn("last", "last start (UTC)", format_time),
     TableColumn("reason", "by", lambda text: text.partition(":")[0]),
-    TableColumn("next", "next start", format_time),
+    TableColumn("next", "next start (UTC)", format_time),
     TableColumn("in_flight", "in flight", _join_or_dash),
     TableColumn("result", "last result", lambda text: text or "–"),
     TableColumn("note", "remark"),

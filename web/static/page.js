@@ -70,11 +70,9 @@ function findLink(grid, row, column, key) {
 }
 
 const UTC_TIME = /\b(\d{4}-\d\d-\d\d) (\d\d:\d\d) UTC\b/;
-const isLocalUtc = new Date().getTimezoneOffset() === 0;
 
 /** Say the local time beside each time in UTC: in running text in brackets, in tables as a tooltip. */
 function addLocalTimes(root) {
-  if (isLocalUtc) return;
   const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
   while (texts.nextNode()) {
@@ -87,10 +85,12 @@ function addLocalTimes(root) {
       const moment = new Date(`${match[1]}T${match[2]}Z`);
       const local = moment.toLocaleString("sv", { dateStyle: "short", timeStyle: "short" });
       time.dateTime = moment.toISOString();
-      time.title = `${local} in your time zone`;
       const rest = node.splitText(match.index).splitText(match[0].length);
       time.append(match[0]);
-      if (!node.parentElement.closest("table")) time.append(` (${local.slice(11)} local)`);
+      if (moment.getTimezoneOffset()) {
+        time.title = `${local} in your time zone`;
+        if (!node.parentElement.closest("table")) time.append(` (${local.replace(`${match[1]} `, "")} local)`);
+      }
       rest.previousSibling.replaceWith(time);
       node = rest;
     }
