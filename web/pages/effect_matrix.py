@@ -36,6 +36,8 @@ _MAX_WRITTEN = math.log(2)
 _CERTAIN_TONES = ("worse", "better")
 #: Verdicts whose effects are tinted, if there are any.
 _TINTED_VERDICTS = (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
+#: Verdicts of variants that one release did not read.
+_ABSENT_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B)
 #: Class -> meaning, as the legend explains it.
 MATRIX_LEGEND: Mapping[str, str] = {
     "worse-2": "slower or worse",
@@ -256,24 +258,26 @@ def _build_release_matrix(test: str, comparisons: Sequence[ReleaseComparison]) -
 def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     effects = select_headline(comparison.effects)
     counts = Counter(effect.verdict for effect in effects)
-    parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
+    compared = [effect for effect in effects if effect.verdict not in _ABSENT_VERDICTS] or effects
+    verdicts = {effect.verdict for effect in compared}
+    parts = [_describe_part(verdict, compared) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     # Without a certain verdict, the only one, or that there are several.
-    text = ", ".join(parts) or (next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value)
+    text = ", ".join(parts) or (min(verdicts) if len(verdicts) == 1 else Verdict.UNDECIDED.value)
     # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
     frequent = sorted(filter(counts.get, Verdict), key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent)
     words = " ".join([words or "no verdicts", *name_scopes(effects)])
     description = f"{comparison.b} against {comparison.a}: {words}"
     address = link_to("comparison", comparison=comparison.comparison_id)
-    return HeatCell(text, description, _choose_css_class(counts), address)
+    return HeatCell(text, description, _choose_css_class(verdicts), address)
 
 
-def _choose_css_class(counts: Mapping[str, int]) -> str:
-    if counts.get(Verdict.SLOWER):
+def _choose_css_class(verdicts: set[str]) -> str:
+    if Verdict.SLOWER in verdicts:
         return "worse-2"
-    if counts.get(Verdict.FASTER):
+    if Verdict.FASTER in verdicts:
         return "better-2"
-    return "equal" if counts.keys() == {Verdict.SAME} else "open"
+    return "equal" if verdicts == {Verdict.SAME} else "open"
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:

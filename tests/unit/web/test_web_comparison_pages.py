@@ -224,7 +224,7 @@ def service(pages: ServiceThread) -> ServiceThread:
         "old": compare("6.36", "6.38", ("slower", 0.5)),
         "new": compare("6.36", "6.38", ("faster", -0.05), ("faster", -0.03), ("same", 0.0)),
         "both": compare("6.38", "6.40", ("slower", 0.05), ("faster", -0.1), ("undecided", 0.01)),
-        "site": compare("6.36", "6.40", ("same", 0.001), scope="site"),
+        "site": compare("6.36", "6.40", ("same", 0.001), ("only in A", None), scope="site"),
         "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
     }
     for place, (identity, rows) in enumerate(compared.items()):
@@ -249,7 +249,7 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
     ]
     assert cells == [
         ("better-2", "6.38 against 6.36: 2 faster, 1 same over sites", "new", "−3.9 % in 2 of 3"),
-        ("equal", "6.40 against 6.36: 1 same by site", "site", "same"),
+        ("equal", "6.40 against 6.36: 1 same, 1 only in A by site", "site", "same"),
         (
             "worse-2",
             "6.40 against 6.38: 1 faster, 1 slower, 1 undecided over sites",
