@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -188,7 +189,9 @@ def _load_values(store: Store, identity: str) -> dict[str, Any]:
     selection = Selection(conditions=(Condition("measurement_id", "=", identity),))
     with store.snapshot() as snapshot:
         for row in snapshot.measurements(selection):
-            work = load_campaign(store, str(row["campaign_id"])).plan.definition.work
+            work = "event"
+            with suppress(NothingToDoError):  # its campaign may be uploaded later
+                work = load_campaign(store, str(row["campaign_id"])).plan.definition.work
             return {**row, "work": work, "extras": list[ExtraRow](snapshot.extras(selection))}
     raise NothingToDoError(f"there is no measurement {identity[:100]!r}")
 
