@@ -146,13 +146,9 @@ class LoadTimer:
         return time.monotonic() - self._origin
 
     def wait(self, seconds: float, wake: Optional[Event] = None) -> bool:
-        """Wait, at most until ``wake``; without it, return at once and True after :meth:`stop`."""
+        """Wait, at most until ``wake``; without it, return at once and True after a signal to stop."""
         (wake or self._stop).wait(seconds)
         return self.stopped
-
-    def stop(self) -> None:
-        """End the load; for signal handlers and other threads."""
-        self._stop.set()
 
     @property
     def stopped(self) -> bool:

@@ -288,9 +288,10 @@ class _Streams(NamedTuple):
 
     @classmethod
     def read(cls, task: LoadTask) -> _Streams:
-        make_blocks()
         clients = task.read_clients()
         reads = task.read_direction() == READ_STREAM
+        if not (reads and task.files):
+            make_blocks()  # not while the load runs
         return cls(
             reads,
             task.client != GENERATOR,

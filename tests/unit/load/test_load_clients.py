@@ -40,6 +40,7 @@ from treehammer.load.kit.treehammer_load.operation import (
     Operation,
     StorageClient,
     classify_os_error,
+    make_blocks,
 )
 from treehammer.load.kit.treehammer_load.workloads import VanishPoller
 from treehammer.load.kit.treehammer_load.written_files import WrittenFiles
@@ -81,10 +82,8 @@ def test_paths_are_opened_and_read(tmp_path: Path, direct: bool) -> None:
 
 
 def test_paths_are_made_and_removed(tmp_path: Path) -> None:
-    folder, new = (
-        LoadFile(str(tmp_path / "a" / "b")),
-        LoadFile(str(tmp_path / "a" / "b" / "new"), 9),
-    )
+    folder = LoadFile(str(tmp_path / "a" / "b"))
+    new = LoadFile(f"{folder.url}/new", 9)
     client = FileClient(1, 30.0)
     steps = [
         ("mkdir", folder, ""),
@@ -97,9 +96,8 @@ def test_paths_are_made_and_removed(tmp_path: Path) -> None:
         ("delete", new, "not-found"),
         ("rmdir", folder, ""),
     ]
-    failures = perform_operations(
-        client, *(Operation(0.0, name, 0, file) for name, file, _ in steps)
-    )
+    operations = (Operation(0.0, name, 0, file) for name, file, _ in steps)
+    failures = perform_operations(client, *operations)
     client.close()
     assert failures == [failure for _, _, failure in steps]
     assert not (tmp_path / "a" / "b").exists()
@@ -470,6 +468,7 @@ def test_load_whose_files_all_began_in_limited_steps_has_no_rates() -> None:
 
 
 def test_all_clients_of_all_jobs_read_the_one_file() -> None:
+    make_blocks.cache_clear()
     files = [LoadFile(f"root://host//{n}", 10) for n in range(5)]
     for index in (0, 1):
         axes = {"direction": "read", "source": "one", "clients": 3, "files": 2}
@@ -478,6 +477,7 @@ def test_all_clients_of_all_jobs_read_the_one_file() -> None:
     # Different jobs read different files of their own.
     load = workloads.stream_files(make_task(files, 1, direction="read", files=1), SPAN)
     assert [operation.file for operation in load.sequences[0]] == [files[1]]
+    assert make_blocks.cache_info().misses == 0  # of files that nobody writes
 
 
 def test_connection_and_folders_come_before_files() -> None:

@@ -137,7 +137,7 @@ def test_operations_without_answer_end_as_unfinished(timer: SimulatedTimer) -> N
 
 def test_signal_ends_load_with_what_it_has(timer: SimulatedTimer) -> None:
     storage = SimulatedStorage(timer, stall=(0.9, 1e9))
-    timer.at(1.25, timer.stop)
+    timer.at(1.25, timer._stop.set)
     rows = run_load(opens(50, 100), 100.0, timer, storage)
     assert not find_operation_problems(rows)
     done, failed = (sum(r[name] for r in rows) for name in ("done", "failed"))
@@ -342,7 +342,7 @@ def test_long_operations_count_with_all_their_time(timer: SimulatedTimer) -> Non
 
 
 def test_signal_ends_a_loop(timer: SimulatedTimer) -> None:
-    timer.at(1.0, timer.stop)
+    timer.at(1.0, timer._stop.set)
     storage = SimulatedStorage(timer, stall=(0.5, 1e9))
     driver, rows, _ = run_loop([1000], 60.0, timer, storage)
     assert (driver.is_complete, sum(row["failed"] for row in rows)) == (False, 1)

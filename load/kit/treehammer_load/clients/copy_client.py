@@ -287,13 +287,13 @@ class CopyClient(WrappingClient):
             if failure or not location:
                 return failure
             from .....collectors.http_requests import HttpAnswerError, follow_redirect
-            from .http_client import ANSWER_FAILURES
+            from .http_client import classify_error
 
             try:
                 follow_redirect(url, location, visited)
             except HttpAnswerError as error:
                 print(f"treehammer_load: {url}: {error}", flush=True)
-                return ANSWER_FAILURES.get(type(error), "server-error")
+                return classify_error(error)
 
     def _run(self, command: List[str], content: bytes, limit_s: float) -> Tuple[str, str]:
         """Run a command to its end; return the failure class and the target of a redirect."""

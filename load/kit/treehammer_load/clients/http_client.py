@@ -66,10 +66,12 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "MKCOL": (201,),
 }
 #: Failure classes of answers that end early or break the rules; others are server errors.
-ANSWER_FAILURES: Mapping[type, str] = {
-    http.client.IncompleteRead: "reset",
-    RangeAnswerError: "wrong-data",
-    RedirectLimitError: "redirect-limit",
+_ANSWER_FAILURES: Mapping[str, str] = {
+    http.client.IncompleteRead.__name__: "reset",
+    "ServerDisconnectedError": "reset",
+    "ClientPayloadError": "reset",
+    RangeAnswerError.__name__: "wrong-data",
+    RedirectLimitError.__name__: "redirect-limit",
 }
 #: Type of a body with several parts.
 _PARTS_TYPE = "multipart/byteranges"
@@ -91,6 +93,17 @@ def classify_response(
     if status < 300:  # such as the whole file instead of a range
         return "not-supported"
     return classify_http_status(status)
+
+
+def classify_error(error: Exception) -> str:
+    """Return the failure class of a request that got no complete answer."""
+    # Some of aiohttp's errors are of the system, others are caused by one.
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, ssl.SSLError):  # whose number is none of the system
+        return "credential"
+    if isinstance(error, OSError) and isinstance(cause, OSError):
+        return classify_os_error(cause)
+    return _ANSWER_FAILURES.get(type(error).__name__, "server-error")
 
 
 def load_token(url: str, env: Mapping[str, str]) -> BearerToken:
@@ -190,22 +203,14 @@ class HttpClient(StorageClient):
         task.add_done_callback(self._tasks.discard)
 
     async def _perform(self, flight: Flight) -> None:
-        errors, server = self._aiohttp, ""
+        server = ""
         flight.send()
         try:
             server, failure = await asyncio.wait_for(self.perform(flight), self.timeout_s)
         except asyncio.TimeoutError:
             failure = "timeout"
-        except (errors.ClientSSLError, ssl.SSLError):
-            failure = "credential"
-        except (errors.ServerDisconnectedError, errors.ClientPayloadError):
-            failure = "reset"
-        except OSError as error:  # includes those of aiohttp that have a number
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            is_tls = isinstance(cause, ssl.SSLError)  # whose number is none of the system
-            failure = "credential" if is_tls else classify_os_error(cause)
-        except (errors.ClientError, http.client.HTTPException, ValueError) as error:
-            failure = ANSWER_FAILURES.get(type(error), "server-error")
+        except (OSError, self._aiohttp.ClientError, http.client.HTTPException, ValueError) as error:
+            failure = classify_error(error)
         if failure:
             self._servers.pop(flight.operation.client, None)
         flight.end(server, failure)
@@ -390,12 +395,8 @@ class PlainHttpClient(ThreadedClient):
         flight.send()
         try:
             server, failure = self._request(operation)
-        except (ssl.SSLError, ssl.CertificateError):
-            failure = "credential"
-        except OSError as error:  # includes connections that the server closed
-            failure = classify_os_error(error)
-        except (http.client.HTTPException, ValueError) as error:
-            failure = ANSWER_FAILURES.get(type(error), "server-error")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            failure = classify_error(error)
         if failure:
             self._forget(operation.client)
         flight.end(server, failure)
