@@ -92,7 +92,7 @@ class FolderMeeting:
         """Announce this job; see :class:`Meeting`."""
         self._leave_file(str(self._load.index))
         start = self._read_start()
-        if start is None and self._is_due():
+        if start is None and self._is_due(waited_s):
             self._set_start()
             start = self._read_start()
         return start
@@ -114,15 +114,11 @@ class FolderMeeting:
         except FileNotFoundError:
             return None
 
-    def _is_due(self) -> bool:
-        entries = list(os.scandir(self._folder))
-        first_s = min(entry.stat().st_mtime for entry in entries if entry.name.isdigit())
+    def _is_due(self, waited_s: float) -> bool:
         # A job that withdrew and came in another attempt counts once.
-        announced = {entry.name.replace(_ABSENT_PREFIX, "") for entry in entries}
+        announced = {name.replace(_ABSENT_PREFIX, "") for name in os.listdir(self._folder)}
         announced_count = sum(name.isdigit() for name in announced)
-        return (
-            announced_count >= self._load.participants or time.time() - first_s >= self._load.wait_s
-        )
+        return announced_count >= self._load.participants or waited_s >= self._load.wait_s
 
     def _set_start(self) -> None:
         """Write the start unless another job was faster."""

@@ -73,13 +73,13 @@ def test_withdrawn_job_is_not_waited_for(tmp_path: Path, signals: StopSignals) -
 
 
 def test_missing_job_is_not_waited_for_longer_than_the_limit(tmp_path: Path) -> None:
-    meeting = FolderMeeting(replace(LOAD, jobs=3, wait_s=50.0), str(tmp_path))
-    assert meeting.poll(0, None) is None
-    long_ago = time.time() - 51
-    os.utime(tmp_path / "0", (long_ago, long_ago))
-    appointment = FolderMeeting(replace(LOAD, index=1, jobs=3, wait_s=50.0), str(tmp_path)).poll(
-        0, None
-    )
+    """By its own wait, whatever the clock of the folder says."""
+    load = replace(LOAD, jobs=3, wait_s=50.0)
+    first = FolderMeeting(load, str(tmp_path))
+    assert first.poll(0, None) is None
+    os.utime(tmp_path / "0", (0, 0))
+    assert FolderMeeting(replace(load, index=1), str(tmp_path)).poll(0, None) is None
+    appointment = first.poll(51, None)
     assert appointment is not None
     assert appointment.present == 2
 
