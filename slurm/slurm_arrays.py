@@ -27,10 +27,10 @@ _FIELDS = (
     "EndTime:40|,NodeList:200|,RestartCnt:20|,Name:200"
 )
 _ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
-#: Reason of an end that only the job's files show.
-FORGOTTEN = (
-    "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
-)
+#: State of a job that Slurm no longer knows, with the reasons that its files allow.
+FORGOTTEN = "FORGOTTEN"
+_REMOVED = "it left Slurm's queue without a file: it was removed before it started"
+_STOPPED = "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
 _ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
 
 
@@ -97,6 +97,7 @@ def _parse_record(
         int(text) * 1_000_000 if text.isdigit() else 0 for text in (started, ended)
     )
     times = (started_us, ended_us)
+    node = node.removeprefix("None assigned")
     return TaskRecord(state.partition(" ")[0], reason, exit_code, *times, node, int(restarts or 0))
 
 
@@ -203,14 +204,15 @@ def read_end(folder: ArrayFolder, task: int) -> TaskRecord | None:
     sandboxes = folder.sandboxes(task)
     if not sandboxes:
         is_cancelled = (folder.job_folder(task) / "cancelled").exists()
-        return TaskRecord("CANCELLED", "", None, 0, 0, "") if is_cancelled else None
+        removed = TaskRecord("CANCELLED" if is_cancelled else FORGOTTEN, _REMOVED, None, 0, 0, "")
+        return removed if folder.job_folder(task).exists() else None
     number, sandbox = max(sandboxes.items())
     node, code = sandbox / "node", sandbox / "exit_code"
     with suppress(OSError, ValueError):
         started_us = node.stat().st_mtime_ns // 1000
         host, restarts = node.read_text().split()[0], number - 1 - folder.previous_attempts
         if not code.exists():
-            return TaskRecord("NODE_FAIL", FORGOTTEN, None, started_us, 0, host, restarts)
+            return TaskRecord(FORGOTTEN, _STOPPED, None, started_us, 0, host, restarts)
         ended_us = code.stat().st_mtime_ns // 1000
         exit_code = int(code.read_text())
         return TaskRecord("COMPLETED", "", exit_code, started_us, ended_us, host, restarts)

@@ -269,7 +269,7 @@ def _classify_record(
 ) -> tuple[JobState, BatchEvent | None, str]:
     """Return state, event and reason; ``is_cancelled`` if Treehammer cancelled the job."""
     if record.state == "FAILED" and not record.node:
-        reason = f"Slurm did not start it ({record.reason})"
+        reason = f"Slurm did not start it ({record.reason or record.state})"
         return JobState.LOST, BatchEvent.SUBMISSION, reason
     if record.state == "CANCELLED" and is_cancelled:
         return JobState.CANCELLED, None, "cancelled"
@@ -277,8 +277,7 @@ def _classify_record(
     if state is JobState.QUEUED and _is_held(record):
         return JobState.HELD, BatchEvent.HELD, ""
     if state is JobState.LOST:
-        is_forgotten = record.reason == FORGOTTEN
-        reason = FORGOTTEN if is_forgotten else f"{reason} ({record.state})"
+        reason = record.reason if record.state == FORGOTTEN else f"{reason} ({record.state})"
     return state, event, reason
 
 
@@ -287,7 +286,8 @@ def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskReco
     is_cancelled = (folder.job_folder(task) / "cancelled").exists()
     state, event, reason = _classify_record(record, is_cancelled=is_cancelled)
     first = folder.previous_attempts + 1
-    number = first + record.restarts
+    # The accounting does not count restarts, of which each has left a folder.
+    number = max([first + record.restarts, *(folder.sandboxes(task) if state.is_final else ())])
     attempts = [
         AttemptStatus(n, JobState.LOST, 0, 0, None, "Slurm started it again", BatchEvent.LOST)
         for n in range(first, number)

@@ -47,11 +47,10 @@ class SlurmAnswers:
         return text
 
     def submit(self, count: int = 1, text: str = "#!/bin/sh\n#SBATCH --array=0-9%2\n") -> list[str]:
-        names = [f"job{number}" for number in range(count)]
         file = self.batch.root / "job.json"
         file.parent.mkdir(exist_ok=True)
         file.write_text("{}")
-        jobs = [JobDescription(name, text, {"job.json": file}) for name in names]
+        jobs = [JobDescription(f"job{n}", text, {"job.json": file}) for n in range(count)]
         return [*self.batch.submit("c", jobs).values()]
 
     def set_queue(self, *rows: str) -> None:
@@ -81,7 +80,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
         ("0|FAILED|BadConstraints|0:1|100|100||0", "lost", "submission", 0),
         ("0|TIMEOUT|TimeLimit|0:0|100|160|n1|0", "lost", "evicted", 1),
         ("0|OUT_OF_MEMORY|OutOfMemory|0:125|100|160|n1|0", "lost", "evicted", 1),
-        ("0|NODE_FAIL|None|0:0|100|160|n1|0", "lost", "lost", 1),
         ("0|CANCELLED|None|0:0|100|160||0", "lost", "lost", 0),
         ("0|SOMETHING|None|0:0|100|160|n1|0", "lost", "lost", 1),
     ],
@@ -116,21 +114,25 @@ def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
 
 def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmAnswers) -> None:
     (batch_id,) = slurm.submit()
-    assert not slurm.batch.query([batch_id])
+    assert "removed before it started" in slurm.query_status(batch_id).reason
     (folder,) = slurm.batch.root.glob("c/*/jobs/0")
-    sandbox = folder / "output/attempt-1"
+    sandbox = folder / "output/attempt-2"
     sandbox.mkdir(parents=True)
     (sandbox / "node").write_text("n1 7\n")
     os.utime(sandbox / "node", (100, 100))
-    status = slurm.query_status(batch_id)
-    assert (status.reason, status.attempts[0].host) == (slurm_arrays.FORGOTTEN, "n1")
+    assert "no longer knows why" in slurm.query_status(batch_id).reason
     (sandbox / "exit_code").write_text("3\n")
-    status = slurm.query_status(batch_id)
-    attempt = status.attempts[0]
-    assert (status.state.value, attempt.exit_code, attempt.started_us) == ("done", 3, 100_000_000)
-    slurm.texts["sacct"] = "7_0|CANCELLED by 0|0:15|100|160|n2\n"
-    status = slurm.query_status(batch_id)
-    assert (status.state.value, status.attempts[0].host) == ("lost", "n2")
+    for accounting, answer in (
+        (None, ("done", "", [1, 2], 3, 100, "n1")),
+        ("FAILED|4:0|100|160|n2", ("done", "", [1, 2], 4, 100, "n2")),
+        ("CANCELLED by 0|0:15|100|160|n2", ("lost", "lost", [1, 2], None, 100, "n2")),
+        ("FAILED|0:1|None|160|None assigned", ("lost", "submission", [1, 2], None, 0, "")),
+    ):
+        slurm.texts["sacct"] = accounting and f"7_0|{accounting}\n"
+        status = slurm.query_status(batch_id)
+        numbers, last = [attempt.number for attempt in status.attempts], status.attempts[-1]
+        ends = (last.exit_code, last.started_us // 1_000_000, last.host)
+        assert (status.state.value, explain_end(status)[0], numbers, *ends) == answer
 
 
 def test_submission_without_answer_is_found_or_undone(slurm: SlurmAnswers) -> None:
@@ -169,8 +171,7 @@ def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
     file = read_site(tmp_path, '{account = "physics", partition = "long", comment = "a b"}')
     site = read_sites_file(file).sites["HPC"]
     plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site)
-    (tmp_path / "out").mkdir()
-    jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
+    jobs = list(render_jobs(plan, tmp_path, environ={}))
     assert len({job.text for job in jobs}) == 1
     settings = load_settings({}, environ={}, folder=tmp_path)
     write_preview(plan, jobs, settings, tmp_path / "jobs")
@@ -195,9 +196,8 @@ def test_delayed_starts_are_refused(tmp_path: Path) -> None:
     site = read_sites_file(read_site(tmp_path, "{}")).sites["HPC"]
     options = SubmissionOptions(pace=Pace(spread_s=60))
     plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site, options=options)
-    (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="without delays"):
-        list(render_jobs(plan, tmp_path / "out", environ={}))
+        list(render_jobs(plan, tmp_path, environ={}))
 
 
 def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
