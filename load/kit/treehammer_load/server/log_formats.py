@@ -178,6 +178,10 @@ def _count_us(text: str, clock: str) -> int:
     moment = datetime.strptime(text, clock)
     if "%Z" in clock and re.search("UTC|GMT", text):
         moment = moment.replace(tzinfo=timezone.utc)
+    # Logs are read as they grow: of the two hours that clocks repeat in autumn, the later that began.
+    later = moment.replace(fold=1)
+    if later.timestamp() <= time.time():
+        moment = later
     return round(moment.timestamp() * 1e6)
 
 
