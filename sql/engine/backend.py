@@ -304,7 +304,8 @@ class PostgreSQLBackend(Backend):
 
     reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     # Under a stricter level a writer would see the state from before it waited for the lock.
-    writing_options = {"isolation_level": "READ COMMITTED"}
+    # Without a mode of their own, writers obey the server's default_transaction_read_only.
+    writing_options = {"isolation_level": "READ COMMITTED", "postgresql_readonly": None}
     clock_query = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 
     def with_driver(self, url: URL) -> URL:

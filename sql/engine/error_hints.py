@@ -130,7 +130,7 @@ _POSTGRESQL_HINTS = (
         "and port of the URL.",
     ),
     (
-        "authentication failed",
+        "authentication failed|not permitted to log in",
         "the server does not let this user in",
         "Check the user in the URL; the server's pg_hba.conf says who may enter, and how.",
     ),
@@ -140,21 +140,10 @@ _POSTGRESQL_HINTS = (
         "Check user, host and sslmode in the URL, or have a line added to the server's pg_hba.conf.",
     ),
     (
-        'role "',
-        "the server does not know this user",
-        "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN.",
-    ),
-    (
         "no such database",
         "the pooler in front of the server has no such database",
         "Check the database in the URL; PgBouncer lists its own under [databases].",
     ),
-    (
-        'database "',
-        "the server has no such database",
-        "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
-    ),
-    ("does not exist", *_SCHEMA_INCOMPLETE),
     (
         "permission denied for schema",
         "this user may not make tables here",
@@ -164,11 +153,11 @@ _POSTGRESQL_HINTS = (
     (
         "permission denied",
         "this user lacks a right in the database",
-        "Have it given by the owner of the tables: GRANT SELECT to read, INSERT, UPDATE and DELETE "
-        "to write.",
+        "Have it given by the owner: GRANT CONNECT of the database; of the tables, GRANT SELECT to "
+        "read, INSERT, UPDATE and DELETE to write.",
     ),
     (
-        "read-only transaction",
+        "read-only transaction|read-write mode",
         "the database may not be written",
         "Give the primary server's address: this is a copy of it, or writing was switched off.",
     ),
@@ -188,12 +177,17 @@ _POSTGRESQL_HINTS = (
         "Give another one; the database is as it was.",
     ),
     (
-        "statement timeout",
-        "the server ended a statement that took too long",
-        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0.",
+        "statement timeout|transaction timeout|idle-in-transaction timeout",
+        "the server ended a statement or transaction that took too long",
+        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0, or the limit named here.",
     ),
     (
-        "no space left",
+        "conflict with recovery",
+        "the standby server could not wait until this query ended",
+        "Run the command again, or have max_standby_streaming_delay raised there.",
+    ),
+    (
+        "no space left|could not write init file",
         "there is no room left to write on the server",
         f"Have space made there and run the command again; {_COMMITTED_INTACT}",
     ),
@@ -211,9 +205,21 @@ _POSTGRESQL_HINTS = (
     (
         "connection refused|no such file or directory|timeout expired|connection timeout|"
         "could not translate host name|failed to resolve host|no route to host|"
-        "network is unreachable|server login has been failing|starting up|shutting down",
+        "network is unreachable|server login has been failing|starting up|shutting down|"
+        "in recovery mode|accepting connections",
         *_NO_ANSWER,
     ),
+    (
+        'role "',
+        "the server does not know this user",
+        "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN.",
+    ),
+    (
+        'database "',
+        "the server has no such database",
+        "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
+    ),
+    ("does not exist", *_SCHEMA_INCOMPLETE),
 )
 # Messages of Oracle's server (ORA) and of python-oracledb (DPY).
 _ORACLE_HINTS = (

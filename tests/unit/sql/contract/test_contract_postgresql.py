@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from measurement_factory import make_measurement
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
-from sqlalchemy.engine import make_url
 from store_helpers import WriteExport
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
@@ -44,19 +43,6 @@ def direct(postgresql: SharedPostgresServer, name: str) -> Iterator[psycopg.Conn
         host=str(postgresql.folder), dbname=name, user="hammer", autocommit=True
     ) as connection:
         yield connection
-
-
-@pytest.fixture
-def down(postgresql: SharedPostgresServer) -> Iterator[SharedPostgresServer]:
-    postgresql.stop()
-    yield postgresql
-    postgresql.start()
-
-
-def test_unreachable_server_is_reported(url: str, down: SharedPostgresServer) -> None:
-    with pytest.raises(StoreError, match=r"does not answer.*\n.*Check that it runs") as caught:
-        Store.open(url)
-    assert caught.value.exit_code is ExitCode.INFRASTRUCTURE
 
 
 @pytest.mark.parametrize(
@@ -95,6 +81,17 @@ def test_missing_create_permission_is_reported(
         assert len(list(store.measurements(EVERYTHING))) == 1, "who may read, reads"
         with pytest.raises(StoreError, match=r"lacks a right(.|\n)*INSERT"):
             store.add([make_measurement(position=2)])
+
+
+def test_read_only_default_of_a_database_is_obeyed(
+    url: str, name: str, direct: psycopg.Connection
+) -> None:
+    Store.open(url).close()
+    direct.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with Store.open(url, create=False) as store:
+        assert not list(store.measurements(EVERYTHING))
+        with pytest.raises(StoreError, match=r"may not be written(.|\n)*switched off"):
+            store.add([make_measurement()])
 
 
 def test_old_server_and_narrow_encoding_are_refused(
@@ -139,8 +136,9 @@ def test_restarted_server_is_used_again(postgresql: SharedPostgresServer, url: s
     with Store.open(url) as store:
         store.add([make_measurement()])
         postgresql.stop()
-        with pytest.raises(StoreError, match="does not answer"):
+        with pytest.raises(StoreError, match=r"does not answer.*\n.*Check that it runs") as caught:
             store.add([make_measurement(position=2)])
+        assert caught.value.exit_code is ExitCode.INFRASTRUCTURE
         postgresql.start()
         assert store.add(make_measurement(position=p) for p in (1, 2)) == AddResult(1, 1)
 
@@ -174,11 +172,10 @@ def test_search_path_schema_is_used(
 
 
 def test_lost_connection_leaves_no_file(
-    store: Store, postgresql: SharedPostgresServer, write: WriteExport, tmp_path: Path, url: str
+    store: Store, postgresql: SharedPostgresServer, write: WriteExport, tmp_path: Path, name: str
 ) -> None:
     # This is more than driver and socket buffer.
     store.add(make_measurement(job=str(n), log_excerpt=f"{n:05}" * 8000) for n in range(1500))
-    name = str(make_url(url).database)
 
     def cut(_done: int, _note: str = "") -> None:
         postgresql.end_connections(name)
@@ -189,10 +186,9 @@ def test_lost_connection_leaves_no_file(
 
 
 def test_reader_with_a_password_exports(
-    store: Store, postgresql: SharedPostgresServer, tmp_path: Path, url: str
+    store: Store, postgresql: SharedPostgresServer, tmp_path: Path, name: str
 ) -> None:
     store.add([make_measurement()])
-    name = str(make_url(url).database)
     postgresql.grant_reading(name)
     with Store.open(postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD), create=False) as as_guest:
         assert export_file(as_guest, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
