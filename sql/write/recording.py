@@ -143,11 +143,9 @@ def _is_same_content(first: _MeasurementContent, second: _MeasurementContent) ->
     elif maintenance.is_merge_of(second.operations, first.operations):
         first = replace(first, operations=second.operations)
     pruned = [n for n in maintenance.PRUNED_COLUMNS if None in (first.values[n], second.values[n])]
-    return _drop_values(first, pruned) == _drop_values(second, pruned)
-
-
-def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _MeasurementContent:
-    return replace(content, values={**content.values, **dict.fromkeys(names)})
+    left_out: dict[str, Any] = dict.fromkeys(pruned)
+    first, second = (replace(side, values=side.values | left_out) for side in (first, second))
+    return first == second
 
 
 def _normalize_content(item: Measurement) -> _MeasurementContent:
