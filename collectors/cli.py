@@ -47,7 +47,7 @@ def releases_command(settings: Settings) -> list[ListedRelease]:
     try:
         offered = list_root_releases()
     except SoftwareError as error:
-        click.echo(f"Only cached releases are listed: {error.message}", err=True)
+        click.echo(f"Only cached releases are listed: {error}", err=True)
     return describe_releases(offered, cached)
 
 

@@ -108,18 +108,15 @@ class Deadline:
         except socket.timeout:  # not the same as TimeoutError in Python 3.9
             raise self._make_error() from None
 
-    def count_sent(self, count: int) -> None:
-        """Count bytes of the request."""
-        self._prolong(count)
-
     def count_received(self, count: int) -> None:
         """Count bytes of the answer."""
         if self._received is None and self._rest_s is not None:
             self._answer_end = time.monotonic() + self._rest_s
         self._received = count + (self._received or 0)
-        self._prolong(count)
+        self.count_transferred(count)
 
-    def _prolong(self, count: int) -> None:
+    def count_transferred(self, count: int) -> None:
+        """Count bytes of the request, or of the answer."""
         if self._bytes_per_s:
             self._transferred += count
             silence_s = self._limit_s + self._transferred / _CHECK_BYTES_PER_S
@@ -413,7 +410,7 @@ class TimedConnection(http.client.HTTPConnection):
             block = view[start : start + _SEND_BYTES]
             with self.deadline.bound(self.sock):
                 self.sock.sendall(block)
-            self.deadline.count_sent(len(block))
+            self.deadline.count_transferred(len(block))
 
     def endheaders(self, message_body: Any = None, *, encode_chunked: bool = False) -> None:
         """Send the headers and the body; a file only once the server agrees, or says nothing."""

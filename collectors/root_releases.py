@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from treehammer.collectors.job_spec import SoftwareRequest
@@ -71,10 +72,10 @@ def list_root_releases() -> list[str]:
     try:
         printed = run_tool(command, drop_foreign_python(os.environ), "listing the wheels of ROOT")
     except ExecutionError as fault:
-        raise SoftwareError(
-            str(fault),
-            hint="Check the network and pip's configuration, or list releases in a file.",
-        ) from fault
+        hint = "Check the network and pip's configuration, or list releases in a file."
+        if not find_spec("pip"):
+            hint = f"Install pip: {sys.executable} -m ensurepip"
+        raise SoftwareError(str(fault), hint=hint) from fault
     return parse_index_listing(printed)
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Callable, Iterator, Optional, Union
 from urllib.parse import unquote, urlsplit
 
-#: ``errno`` values for a full disk or an exceeded quota.
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+#: ``errno`` values for a full disk, an exceeded quota, or a file at the limit of its size (``ulimit -f``).
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: Far more than any catalogue of sites or list of results has.
 MAX_DOCUMENT_BYTES = 200_000_000

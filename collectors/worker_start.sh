@@ -21,7 +21,7 @@ for place in ${TREEHAMMER_PYTHONS-} $names; do
   case $version in
     3.9.* | 3.[1-9][0-9]*.*)
       [ -z "$libraries" ] || export LD_LIBRARY_PATH="$libraries"
-      exec "$python" "$0" "$@"
+      exec "$python" -E "$0" "$@" # such as PYTHONHOME of another Python
       ;;
     "") case $place in python3.*) ;; *) missing="$missing, $place" ;; esac ;;
     *) found="$found$python is $version, " ;;

@@ -139,6 +139,8 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("payload", "branches"): DATASET,
     ("payload", "files"): DATASET,
     ("software-setup", "cpu-limit"): TIME,
+    ("software-setup", "disk-full"): DISK,
+    ("software-setup", "file-limit"): DISK,
     ("credential", "certificate"): _DOOR,
 }
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.

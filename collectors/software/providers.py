@@ -454,7 +454,9 @@ PROVIDERS: Mapping[str, SoftwareProvider] = {
     ),
     "wrap": SoftwareProvider(None, _parse_versioned, command_prefixes.check_wrap),
     "current": SoftwareProvider(_setup_current),
-    "none": SoftwareProvider(lambda _request, env: (sys.executable, dict(env)), has_root=False),
+    "none": SoftwareProvider(
+        lambda _request, env: (sys.executable, {**env, "PYTHONHOME": ""}), has_root=False
+    ),
     XROOTD: SoftwareProvider(_setup_xrootd, _parse_xrootd, has_root=False, installs_releases=True),
     BUILD: SoftwareProvider(
         _setup_build,

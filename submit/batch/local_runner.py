@@ -112,12 +112,12 @@ class Worker:
         """Find the state of the attempt by the worker's exit code, and the reason."""
         if self.reason:
             return JobState.CANCELLED if self.reason == CANCELLED else JobState.LOST, self.reason
-        ended_by_itself = (code is not None and code >= 0) or (
-            read_report(self.sandbox).get("ended_us") is not None
-        )
-        if ended_by_itself and code != RETRY_EXIT_CODE:
+        if code == RETRY_EXIT_CODE:  # for the reason in its last line
+            return JobState.LOST, ""
+        ended_by_itself = code is not None and code >= 0
+        if ended_by_itself or read_report(self.sandbox).get("ended_us") is not None:
             return JobState.DONE, ""
-        return JobState.LOST, f"the worker {_describe_exit_code(code)}"
+        return JobState.LOST, f"the worker {_describe_kill(code)}"
 
     def describe_end(self) -> tuple[JobState, AttemptStatus]:
         """Return the state of the job and its attempt after the worker ended."""
@@ -358,12 +358,10 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _describe_exit_code(code: int | None) -> str:
+def _describe_kill(code: int | None) -> str:
     """Describe the end of a worker that has to be restarted; ``code`` as in :mod:`subprocess`."""
     if code is None:
         return "ended while no runner was alive"
-    if code >= 0:
-        return "could not store its records and requests another attempt"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from treehammer.analysis.status import failure_causes
 from treehammer.analysis.status.failure_causes import FailureCause
-from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
+from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
@@ -228,9 +228,7 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
 def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:
     """Return failure class and reason of an attempt that did not bring all its measurements."""
     stopped_by = _stop_signal(sandbox)
-    if attempt.exit_code == RETRY_EXIT_CODE:
-        default_class = "upload"
-    elif attempt.exit_code in _NODE_EXIT_CODES:
+    if attempt.exit_code in _NODE_EXIT_CODES:
         default_class = "software-setup"
     elif stopped_by and attempt.state is JobState.DONE:
         default_class = "evicted"

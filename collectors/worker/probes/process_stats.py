@@ -213,27 +213,20 @@ class Cgroup:
 
     def throttled_s(self) -> Optional[float]:
         """Return the seconds for which the group was throttled so far, summed over its CPUs."""
-        if self._unified:
-            counters = _read_counters(f"{self._unified[0]}/cpu.stat")
-            if "throttled_usec" in counters:
-                return counters["throttled_usec"] / 1e6
-        if self._cpu:
-            counters = _read_counters(f"{self._cpu[0]}/cpu.stat")
-            if "throttled_time" in counters:
-                return counters["throttled_time"] / 1e9
-        return None
+        microseconds = _find_counter(self._unified, "cpu.stat", "throttled_usec")
+        if microseconds is not None:
+            return microseconds / 1e6
+        nanoseconds = _find_counter(self._cpu, "cpu.stat", "throttled_time")
+        return None if nanoseconds is None else nanoseconds / 1e9
 
     def oom_kills(self) -> int:
         """Count the processes killed by the kernel's OOM killer in the group, else on the node."""
-        for folders, name in (
-            (self._unified, "memory.events"),
-            (self._memory, "memory.oom_control"),
-        ):
-            if folders:
-                counters = _read_counters(f"{folders[0]}/{name}")
-                if "oom_kill" in counters:
-                    return counters["oom_kill"]
-        return _read_counters("/proc/vmstat").get("oom_kill", 0)
+        counts = (
+            _find_counter(self._unified, "memory.events", "oom_kill"),
+            _find_counter(self._memory, "memory.oom_control", "oom_kill"),
+            _find_counter(["/proc"], "vmstat", "oom_kill"),
+        )
+        return next((count for count in counts if count is not None), 0)
 
 
 def _cpu_quota(quota: str = "", period: str = "") -> Optional[float]:
@@ -243,6 +236,9 @@ def _cpu_quota(quota: str = "", period: str = "") -> Optional[float]:
         return None
 
 
-def _read_counters(path: str) -> Dict[str, int]:
-    pairs = (line.split() for line in read_text(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+def _find_counter(folders: Sequence[str], file: str, name: str) -> Optional[int]:
+    """Find a counter in a file of the first folder; None if it is not there."""
+    pairs = (
+        line.split() for path in folders[:1] for line in read_text(f"{path}/{file}").splitlines()
+    )
+    return next((int(pair[1]) for pair in pairs if pair[:1] == [name]), None)

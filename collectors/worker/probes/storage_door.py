@@ -120,31 +120,24 @@ def _parse_address(parts: SplitResult) -> Tuple[str, int]:
     return parts.hostname or "", parts.port or (scheme and scheme.port) or _HTTPS_PORT
 
 
-def identify_server(url: str) -> ServerIdentity:
-    """Ask the server of a URL for its identity and measure the round trip; unknown for a local file."""
+def identify_server(url: str, *, measures: bool = True) -> ServerIdentity:
+    """Ask the server of a URL for its identity, by :func:`query_server`; unknown for a local file."""
     parts = urlsplit(url)
     if local_path(url) is not None:
         return ServerIdentity()
     try:
-        return query_server(parts.scheme, *_parse_address(parts), measures=True)
+        return query_server(parts.scheme, *_parse_address(parts), measures=measures)
     except ValueError:
         return ServerIdentity()
 
 
 def identify_door_server(url: str) -> Mapping[str, Optional[str]]:
-    """Ask a remote door's server for its identity, by catalogue name; empty for a local file.
+    """Ask a door's server for its identity, by catalogue name.
 
     ``data_server`` is known only where the door itself serves the data and does not redirect.
     """
-    parts = urlsplit(url)
-    try:
-        host, port = _parse_address(parts)
-    except ValueError:
-        return {}
-    if local_path(url) is not None:
-        return {}
-    server = query_server(parts.scheme, host, port)
-    data_server = f"{host}:{port}" if server.is_data_server else None
+    server = identify_server(url, measures=False)
+    data_server = "{}:{}".format(*_parse_address(urlsplit(url))) if server.is_data_server else None
     return {"server_version": server.version, "data_server": data_server}
 
 

@@ -247,7 +247,10 @@ class Execution:
             self.record.values.update(retries=self._prepared.client_log.count_lost_reads())
         if self._prepared.recorder is not None:
             self._keep_recording(self._prepared.recorder, run)
-        failure = classify_failure(run.outcome, reported, self._limits(), run.out_of_memory)
+        has_limit = self._context.facts["cgroup_memory_limit_bytes"] is not None
+        failure = classify_failure(
+            run.outcome, reported, self._limits(), run.out_of_memory, is_group_limited=has_limit
+        )
         if failure is None:
             version = reported.values.get("root_version")
             failure = check_root_version(expected_root_version(self._spec.software), version)

@@ -35,45 +35,53 @@ def classify_failure(
     reported: execution_record.PayloadResult,
     limits: ExecutionLimits,
     out_of_memory: bool,
+    is_group_limited: bool = False,
 ) -> Optional[Failure]:
     """Classify the failure of a payload, None for success.
 
     An end forced by the worker takes precedence, then a failure that the payload reports, then its
-    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile.
+    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile, one of the job if its
+    control group has a limit of memory.
     """
     if outcome.ended_by:
         return _forced_end(outcome.ended_by, limits)
     # A shell reports a killed child by its exit code.
-    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
-    killed = killed or (reported.failure is not None and reported.failure.kind == "killed")
+    number = outcome.exit_signal or (outcome.exit_code or 0) - 128
+    killed = reported.failure.kind == "killed" if reported.failure else is_group_limited
+    killed = number == signal.SIGKILL or bool(outcome.exit_code and killed)
     if killed and out_of_memory:
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return _payload_failure("memory", message, transient=True)
     if reported.failure:
         kind = reported.failure.kind
         return replace(reported.failure, kind=_REPORTED_KINDS.get(kind, kind))
-    if outcome.exit_signal is not None:
-        return _end_by_signal(outcome, outcome.exit_signal)
+    if failure := _end_by_signal(outcome, number):
+        return failure
     if outcome.exit_code:
         return _payload_failure("exit", f"The payload ended with exit code {outcome.exit_code}.")
     return reported.problem
 
 
-def _end_by_signal(outcome: payload_process.ProcessOutcome, number: int) -> Failure:
-    """Return the failure of a payload that a signal ended, as the node's limit of CPU time does."""
+def _end_by_signal(outcome: payload_process.ProcessOutcome, number: int) -> Optional[Failure]:
+    """Return the failure of a payload, or for a limit of the node its shell's child, ended by a signal."""
     limit_s = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    limit_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     cpu_s = outcome.values["payload_user_s"] + outcome.values["payload_sys_s"]
     # The kernel counts a little more than it reports.
     if 0 < limit_s < cpu_s + 1 and number in (signal.SIGXCPU, signal.SIGKILL):
-        message = (
-            f"The node ended the payload after {limit_s} s of CPU time (ulimit -t): raise that."
-        )
-        return Failure("software-setup", "cpu-limit", "payload", message)
-    name = f"signal {number}"
-    core = ", core dumped" if outcome.core_dumped else ""
-    with suppress(ValueError):
-        name = signal.Signals(number).name
-    return _payload_failure("signal", f"The payload was ended by {name}{core}.")
+        kind, limit = "cpu-limit", f"after {limit_s} s of CPU time (ulimit -t)"
+    elif limit_bytes >= 0 and number == signal.SIGXFSZ:
+        kind, limit = "file-limit", f"at a file of {limit_bytes} bytes (ulimit -f)"
+    elif outcome.exit_signal is None:
+        return None
+    else:
+        name = f"signal {number}"
+        core = ", core dumped" if outcome.core_dumped else ""
+        with suppress(ValueError):
+            name = signal.Signals(number).name
+        return _payload_failure("signal", f"The payload was ended by {name}{core}.")
+    message = f"The node ended the payload {limit}: raise that."
+    return Failure("software-setup", kind, "payload", message)
 
 
 def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:

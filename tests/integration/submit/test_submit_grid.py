@@ -158,7 +158,7 @@ def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
     assert [(a.number, a.exit_code) for a in _attempts(user, "FAR")][-1] == (2, 0)
     retried = _attempts(user, good)
     assert [(a.number, a.exit_code) for a in retried] == [(1, 75), (2, 0)]
-    assert [a.failure_class for a in retried] == ["upload", ""]
+    assert [a.failure_class for a in retried] == ["lost", ""]
     assert [(a.number, a.exit_code) for a in _attempts(user, bad)] == [(n, 75) for n in (1, 2, 3)]
 
 

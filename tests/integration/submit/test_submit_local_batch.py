@@ -307,7 +307,7 @@ def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: Sm
     full = attempts[1][0]
     # With room for both records, if not for the account of the attempt, nothing is lost.
     whole = came.get((full.job_id, 1)) == 2
-    assert full.failure_class == ("" if whole else "upload")
+    assert full.failure_class == ("" if whole else "lost")
     (site,) = json.loads(tight.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {}), "made good by the second attempt"
 

@@ -426,6 +426,9 @@ def hold(code: str, cause: str) -> str:
         ("payload/branches", "branch 'y' is int in a.root and long in b.root", "dataset"),
         ("software-setup/missing", "ROOT 6.40.00 is not installed", "software"),
         ("software-setup/cpu-limit", "The node ended the payload after 4 s", "time"),
+        ("software-setup/file-limit", "The node ended the payload at a file of 4 bytes", "disk"),
+        ("software-setup/disk-full", "No space left on device: '/scratch/a'", "disk"),
+        ("lost", "the worker ended with exit code 75: .: the worker cannot continue: [Errno 28] No space left", "disk"),
         ("implausible", "", "implausible values"),
     ],
 )  # fmt: skip

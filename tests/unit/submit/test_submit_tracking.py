@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_status
 
-from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
+from treehammer.collectors.job_spec import NODE_EXIT_CODE, RETRY_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, StoreError
@@ -128,14 +128,13 @@ def test_measurement_of_bad_replica_is_marked(scene: TrackingHarness, is_uploade
     assert row == {"plausible": False, "implausible_reasons": "bad replica: has 3 bytes"}
 
 
-@pytest.mark.parametrize("code", [NODE_EXIT_CODE, 126, 127])
-def test_worker_that_its_node_cannot_run_fails_at_its_software(
-    scene: TrackingHarness, code: int
-) -> None:
+@pytest.mark.parametrize("code", [RETRY_EXIT_CODE, NODE_EXIT_CODE, 126, 127])
+def test_worker_that_its_node_cannot_run_says_why(scene: TrackingHarness, code: int) -> None:
     (scene.make_sandbox() / "worker.err").write_text("SITE_A: there is no Python 3.9.\n")
     scene.end_job(JobState.DONE, make_attempt_status(JobState.DONE, code=code))
     (row,) = scene.read_attempts()
-    assert (row.failure_class, row.message.endswith("no Python 3.9.")) == ("software-setup", True)
+    failure_class = "lost" if code == RETRY_EXIT_CODE else "software-setup"
+    assert (row.failure_class, row.message.endswith("no Python 3.9.")) == (failure_class, True)
 
 
 def test_incomplete_job_is_lost_with_reason(scene: TrackingHarness) -> None:

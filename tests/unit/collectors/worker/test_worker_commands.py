@@ -103,8 +103,10 @@ def test_old_python_finds_a_newer_one(compiled: Path, tmp_path: Path, old: str, 
         (tmp_path / "python3.11").symlink_to(sys.executable)
     places = {"named": f"{python}:{sys.executable}", "view": f"/nowhere:{view}", "on PATH": ""}
     env = {worker_zipapp.PYTHONS_VARIABLE: places[newer]}
-    ran = run_on_node(tmp_path, python, compiled, **env)
-    assert (ran.returncode, "no-job.json: cannot be read" in ran.stderr) == (2, True), ran.stderr
+    # A batch system may pass on the settings of another Python.
+    for program, settings in ((python, {}), ("/bin/sh", {"PYTHONHOME": "/nowhere"})):
+        ran = run_on_node(tmp_path, program, compiled, **env, **settings)
+        assert (ran.returncode, "no-job.json: cannot" in ran.stderr) == (2, True), ran.stderr
 
 
 @pytest.mark.parametrize("program", [*OLD_PYTHONS, "/bin/sh"])
@@ -206,17 +208,6 @@ def test_proxy_expires_with_the_first_of_its_chain(tmp_path: Path, ends: tuple[f
     assert credential_expiry(PROXY_VARIABLE, str(proxy)) == min(ends)
 
 
-def test_real_certificates(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        skip_or_fail("no openssl")
-    path = tmp_path / "c.pem"
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 3 -subj /CN=x -keyout /dev/null -out"
-    subprocess.run([*make.split(), str(path)], check=True, capture_output=True)
-    end = credential_expiry(PROXY_VARIABLE, str(path))
-    assert end is not None
-    assert abs(end - time.time() - 3 * 86400) < 60
-
-
 @pytest.mark.parametrize("end", [SOON, None], ids=["ends", "endless"])
 def test_token_expiry(tmp_path: Path, end: float | None) -> None:
     path = write_token(tmp_path / "t", end)
@@ -290,6 +281,7 @@ def test_voms_attributes_of_a_real_proxy_are_read(tmp_path: Path) -> None:
     proxy = read_proxy(str(Path(__file__).with_name("voms-proxy.pem")))
     assert (proxy.identity, proxy.vo) == ("/CN=alice", "testers")
     assert proxy.attributes == ("/testers/Role=production", "/testers")
+    assert proxy.expires_at == 1_795_692_203, "as openssl x509 -enddate says"
     assert proxy.attributes_expire_at == pytest.approx(proxy.expires_at, abs=60)
     proxy = read_proxy(str(write_proxy(tmp_path / "proxy", SOON)))
     assert (proxy.vo, proxy.attributes, proxy.attributes_expire_at) == ("", (), None)

@@ -82,9 +82,10 @@ NO_RESULT = PayloadResult(problem=Failure("payload", "no-result", "result", "not
 
 
 def kind_of(
-    ended: ProcessOutcome, reported: PayloadResult = NO_RESULT, out_of_memory: bool = False
+    ended: ProcessOutcome, reported: PayloadResult = NO_RESULT, **memory: bool
 ) -> str | None:
-    failure = classify_failure(ended, reported, ExecutionLimits(5, 5), out_of_memory)
+    options = {"out_of_memory": False, **memory}
+    failure = classify_failure(ended, reported, ExecutionLimits(5, 5), **options)
     return failure.kind if failure else None
 
 
@@ -98,6 +99,12 @@ def test_payload_end_is_classified() -> None:
     assert kind_of(killed, out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=137), out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=1), out_of_memory=True) == "exit"
+    # The kill was one of the job's processes, not of another job's on the node.
+    assert kind_of(outcome(exit_code=1), out_of_memory=True, is_group_limited=True) == "memory"
+    assert (
+        kind_of(outcome(exit_code=1), result, out_of_memory=True, is_group_limited=True)
+        == "getentry"
+    )
     command = PayloadResult(failure=Failure("payload", "killed", "loop", "ended with signal 9"))
     assert kind_of(outcome(exit_code=1), command) == "killed"
     assert kind_of(outcome(exit_code=1), command, out_of_memory=True) == "memory"
@@ -110,13 +117,17 @@ def test_payload_end_is_classified() -> None:
     assert kind_of(outcome(exit_code=1), claim) == "reported-memory"
 
 
-def test_limit_of_cpu_time_is_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_the_node_are_not_the_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {"payload_user_s": 1.7, "payload_sys_s": 2.2}
-    killed = outcome(exit_code=None, exit_signal=signal.SIGKILL, values=used)
-    assert kind_of(killed) == "signal"
-    for limit, kind in ((4, "cpu-limit"), (5, "signal")):
+    ends = [outcome(exit_code=None, exit_signal=signal.SIGKILL, values=used)]
+    ends += [outcome(exit_code=128 + n, values=used) for n in (signal.SIGXCPU, signal.SIGXFSZ)]
+    for limit, kinds in (
+        (-1, ["signal", "exit", "exit"]),
+        (4, ["cpu-limit", "cpu-limit", "file-limit"]),
+        (5, ["signal", "exit", "file-limit"]),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert kind_of(killed) == kind
+        assert [*map(kind_of, ends)] == kinds
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
@@ -241,6 +252,10 @@ def cgroup_folder(tmp_path: Path, **files: str) -> Path:
     return tmp_path
 
 
+def read_limits(group: Cgroup) -> tuple[float | None, int | None, float | None]:
+    return group.cpu_limit(), group.memory_limit(), group.throttled_s()
+
+
 def test_cgroup_2_uses_the_smallest_limit_above(tmp_path: Path) -> None:
     cgroup_folder(tmp_path, cpu__max="400000 100000\n", memory__max="4000000\n")
     cgroup_folder(tmp_path / "a", cpu__max="150000 100000\n", memory__max="max\n")
@@ -253,9 +268,7 @@ def test_cgroup_2_uses_the_smallest_limit_above(tmp_path: Path) -> None:
     )
     mounts = f"30 23 0:26 / {tmp_path} rw shared:4 - cgroup2 cgroup2 rw\n"
     group = Cgroup("0::/a/b\n", mounts)
-    assert group.cpu_limit() == 1.5
-    assert group.memory_limit() == 4_000_000
-    assert group.throttled_s() == 2.5
+    assert read_limits(group) == (1.5, 4_000_000, 2.5)
     assert group.oom_kills() == 2
 
 
@@ -276,22 +289,17 @@ def test_cgroup_1_in_a_container_uses_the_visible_part(tmp_path: Path) -> None:
         f"33 31 0:30 /docker/abc {memory} rw - cgroup cgroup rw,memory\n"
     )
     group = Cgroup("4:memory:/docker/abc\n1:cpu,cpuacct:/elsewhere\n0::/\n", mounts)
-    assert group.cpu_limit() == 0.5
-    assert group.memory_limit() == 2_000_000
-    assert group.throttled_s() == 1.5
+    assert read_limits(group) == (0.5, 2_000_000, 1.5)
     assert group.oom_kills() == 4
-
-
-# -- processes
 
 
 def test_cgroup_without_limits(tmp_path: Path) -> None:
     memory = cgroup_folder(tmp_path, memory__limit_in_bytes="9223372036854771712\n")
     mounts = f"33 31 0:30 / {memory} rw - cgroup cgroup rw,memory\n"
-    group = Cgroup("4:memory:/\n", mounts)
-    assert group.memory_limit() is None
-    assert group.cpu_limit() is None
-    assert group.throttled_s() is None
+    assert read_limits(Cgroup("4:memory:/\n", mounts)) == (None, None, None)
+
+
+# -- processes
 
 
 def test_both_listings_of_descendants_agree() -> None:
@@ -385,8 +393,7 @@ def test_reachability_measures_the_round_trip() -> None:
     with serve_tcp() as port:
         reached = storage_door.measure_reachability(f"root://127.0.0.1:{port}//f")
     assert reached.address_family == "IPv4"
-    assert reached.rtt_s is not None
-    assert reached.rtt_s > 0
+    assert (reached.rtt_s or 0) > 0
     for url, family in ((f"root://127.0.0.1:{port}//f", None), ("/a/file", "local")):
         expected = storage_door.DoorReachability(family, None)
         assert storage_door.measure_reachability(url) == expected
