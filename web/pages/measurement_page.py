@@ -80,7 +80,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     a = _load_values(request.store, identity)
     b = _load_values(request.store, other) if other else None
     differences, *tables = _build_tables(a, b)
-    parts = import_parts("measurement_part")
+    parts, output = import_parts("measurement_part"), a["log_excerpt"]
     figures = list(_draw_figures(a, b))
     choices = _list_others(request.store, a)
     if b:
@@ -96,7 +96,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         ),
         ui.Form([choice], "Compare") if choices else None,
         *_show_differences(b, differences),
-        _show_output(a["log_excerpt"]),
+        ui.Folded("End of the output", ui.Log(output), is_open=True) if output else None,
         *(section for part in parts for section in part.list_sections(a)),
         ui.Group("charts", *figures),
         *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
@@ -116,10 +116,6 @@ def _show_differences(b: Mapping[str, Any] | None, differences: DataTable) -> It
         link = ui.Link(_title_measurement(b), address)
         yield ui.Paragraph("A is this measurement, B is ", link, ".")
         yield ui.Titled("What differs", differences, anchor="differences")
-
-
-def _show_output(excerpt: str) -> ui.Folded | None:
-    return ui.Folded("End of the output", ui.Log(excerpt), is_open=True) if excerpt else None
 
 
 def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[DataTable]:

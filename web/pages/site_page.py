@@ -150,7 +150,7 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
             ui.Paragraph(part.describe_gain(store, request.resources.settings, site, days))
             for part in import_parts("site_gains")
         ),
-        _describe_doors(tables, charts),
+        _describe_doors(site, tables, charts),
         *(states.show_changes() for states in parts),
         _show_outcomes(tables["outcomes"]),
         ui.Titled(
@@ -243,7 +243,9 @@ def _detail_comparison(
     yield ui.table_of_values(tables["series"])
 
 
-def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]) -> ui.Titled:
+def _describe_doors(
+    site: str, tables: Mapping[str, DataTable], charts: Sequence[LineChart]
+) -> ui.Titled:
     figures = [
         ui.Figure(f"doors-{number}", chart, chart.title, is_caption_first=True)
         for number, chart in enumerate(charts, 1)
@@ -252,8 +254,12 @@ def _describe_doors(tables: Mapping[str, DataTable], charts: Sequence[LineChart]
         "Time by door",
         ui.Group("charts", *figures),
         ui.quiet(
-            "Each kind of work is compared with its own mean over all doors and days shown, so another "
-            "mix of work is no change. Numbered lines are changes of a server's version."
+            "Each kind of work is compared with its own mean over all days shown and all doors of one "
+            "protocol, so that neither another mix of work nor another protocol is a change. Numbered "
+            "lines are changes of a server's version. ",
+            ui.Link(
+                "Compare doors", link_to("compare", query={"axis": "door", "where": f"site={site}"})
+            ),
         ),
         ui.table_of_values(tables["door_days"]),
         anchor="doordays",
