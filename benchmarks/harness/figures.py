@@ -23,7 +23,7 @@ T = TypeVar("T", bound="DataclassInstance")
 BENCHMARKS_FOLDER = Path(__file__).parents[1]
 #: Written by a run; only the plots of the documentation are in Git.
 RESULTS_FOLDER = BENCHMARKS_FOLDER / "results"
-#: Recorded tables that other benchmarks read, or that grow with each run.
+#: Recorded tables that other benchmarks read.
 DATA_FOLDER = BENCHMARKS_FOLDER / "data"
 
 #: Seed of all random numbers: equal data give equal intervals.

@@ -30,7 +30,7 @@ from benchmarks.harness import synthetic_jobs, synthetic_measurements
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
 from benchmarks.harness.filled_databases import filled_database, seed_campaigns
 from benchmarks.harness.program_runs import REPOSITORY, run_service
-from treehammer.errors import NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
 
 if TYPE_CHECKING:
@@ -115,6 +115,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Measure the pages on a large database."""
     pages = build_page_requests()
+    jobs = REQUESTED_SITES * synthetic_measurements.DAYS
+    minimum = jobs * synthetic_measurements.MEASUREMENTS_PER_JOB
+    if options.rows < minimum:
+        message = f"{REQUESTED_SITES} sites with a job a day have at least {minimum} rows"
+        raise ConfigError(message, where="--rows")
     with filled_database(options.rows, options.keep) as database:
         url = f"sqlite:///{database}"
         with Store.open(url, create=False) as store:

@@ -2,7 +2,7 @@
 
 They are planned, sent, stored and read by the same code as those of ``treehammer submit``.  Without
 ``--blocks`` both sides of each launch do the same work (A/A).  Rows are appended to
-``data/side-launches.csv``, so that a benchmark that was stopped goes on later.
+``results/side-launches.csv``, so that a benchmark that was stopped goes on later.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.harness.figures import (
     BENCHMARKS_FOLDER,
     DATA_FOLDER,
     QUIET_LOAD,
+    RESULTS_FOLDER,
     RatioFigure,
     append_rows,
     bootstrap_interval,
@@ -45,7 +46,7 @@ from treehammer.submit.planning.submission_options import CampaignRequest
 TEST_FOLDER = BENCHMARKS_FOLDER / "planted"
 #: Launches of 67 campaigns with and without planted work, from which verdicts are drawn.
 RECORDED_FILE = DATA_FOLDER / "paired-launches.csv"
-LAUNCHES_FILE = DATA_FOLDER / "side-launches.csv"
+LAUNCHES_FILE = RESULTS_FOLDER / "side-launches.csv"
 #: Launches of a label after which the benchmark ends, and jobs of one campaign.
 TARGET_LAUNCHES, CAMPAIGN_JOBS = 1000, 6
 #: Compared axis, its base, and the other side.

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from repository_code import SHORT_ROWS, import_benchmarks, import_short_benchmarks
 
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import dimension_tables, measurement
 from treehammer.sql.engine.database_setup import open_engine
 
@@ -168,6 +169,11 @@ def test_changes_of_ten_percent_are_attributed(scenarios: Callable[[str], Module
         assert (tally.right, tally.wrong, tally.missed) == (1, 0, 0)
 
 
+def test_pages_of_sites_need_rows_of_all(scenarios: Callable[[str], ModuleType]) -> None:
+    with pytest.raises(ConfigError, match="at least 16000 rows"):
+        scenarios("page_cost").measure(SimpleNamespace(rows=15_999))
+
+
 @pytest.fixture(scope="module")
 def import_benchmark() -> Iterator[Callable[[str], ModuleType]]:
     """Import modules of the benchmarks."""
@@ -183,13 +189,10 @@ def test_copied_rows_equal_measured_rows(
     assert databases.seed_campaigns(SHORT_ROWS).total_measurements == SHORT_ROWS // 10
     with databases.filled_database(SHORT_ROWS, tmp_path) as file:
         engine = open_engine(f"sqlite:///{file}", create=False)
+        query = sa.select(measurement.c.day, subject.c.series)
+        query = query.join(subject, subject.c.id == measurement.c.subject_id)
         with engine.connect() as connection:
-            rows = connection.execute(
-                sa.select(measurement.c.day, subject.c.series).join(
-                    subject, subject.c.id == measurement.c.subject_id
-                )
-            )
-            stored = Counter(tuple(row) for row in rows)
+            stored = Counter(tuple(row) for row in connection.execute(query))
         engine.dispose()
     measured = world.SyntheticCampaigns(world.DAYS, SHORT_ROWS)
     assert stored == Counter((row.values["day"], row.values["series"]) for row in measured)
@@ -210,19 +213,16 @@ def test_day_covers_all_variants_sites_and_releases(
 
 def test_last_day_is_yesterday(import_benchmark: Callable[[str], ModuleType]) -> None:
     world = import_benchmark("harness.synthetic_measurements")
-    days = {
-        datetime.now(UTC).date() - timedelta(days=back) for back in (1, 2)
-    }  # it may be midnight
+    # It may be midnight.
+    days = {datetime.now(UTC).date() - timedelta(days=back) for back in (1, 2)}
     assert world.day_number(world.DAYS - 1) in {int(f"{day:%Y%m%d}") for day in days}
 
 
 def test_outdated_database_is_recreated(
     import_benchmark: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    databases, world = (
-        import_benchmark("harness.filled_databases"),
-        import_benchmark("harness.synthetic_measurements"),
-    )
+    databases = import_benchmark("harness.filled_databases")
+    world = import_benchmark("harness.synthetic_measurements")
     filled: list[str] = []
 
     def fill(url: str, _: int) -> None:
