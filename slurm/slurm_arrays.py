@@ -30,7 +30,7 @@ _ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
 #: State of a job that Slurm no longer knows, with the reasons that its files allow.
 FORGOTTEN = "FORGOTTEN"
 _REMOVED = "it left Slurm's queue without a file: it was removed before it started"
-_STOPPED = "it left no exit code, and Slurm no longer knows why it ended (time limit, memory, node)"
+_STOPPED = "it left no exit code, and Slurm no longer knows why it ended"
 _ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
 
 
@@ -118,9 +118,8 @@ def load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
 def load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
     """Load the records of tasks from Slurm's accounting; empty if there is none."""
     jobs = ",".join(map(str, sorted(arrays)))
-    command = ("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
     try:
-        text = run_command(*command)
+        text = run_command("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
     except BatchError:
         return {}
     records = {}

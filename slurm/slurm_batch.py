@@ -7,7 +7,6 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -256,8 +255,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
 
 
 def _run_probe(subject: str, check: str, *command: str) -> ProbeResult:
-    lines = partial(run_command, *command)
-    return run_probe(subject, check, lambda: ", ".join(lines().split("\n")).strip(", "))
+    return run_probe(subject, check, lambda: run_command(*command).strip().replace("\n", ", "))
 
 
 def _is_held(record: TaskRecord) -> bool:
@@ -287,12 +285,15 @@ def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskReco
     state, event, reason = _classify_record(record, is_cancelled=is_cancelled)
     first = folder.previous_attempts + 1
     # The accounting does not count restarts, of which each has left a folder.
-    number = max([first + record.restarts, *(folder.sandboxes(task) if state.is_final else ())])
+    sandboxes = folder.sandboxes(task) if state.is_final else {}
+    number = max([first + record.restarts, *sandboxes])
+    if state is JobState.DONE and record.exit_code and not sandboxes:
+        event, reason = BatchEvent.LOST, f"it left no file in {folder.path}: do nodes see it?"
     attempts = [
         AttemptStatus(n, JobState.LOST, 0, 0, None, "Slurm started it again", BatchEvent.LOST)
         for n in range(first, number)
     ]
-    if state is JobState.RUNNING or (state.is_final and (record.node or folder.sandboxes(task))):
+    if state is JobState.RUNNING or sandboxes or (state.is_final and record.node):
         ended_us = record.ended_us if state.is_final else 0
         code = record.exit_code if state is JobState.DONE else None
         times = (record.started_us, ended_us)
