@@ -33,6 +33,7 @@ from treehammer.sql.core.subjects import (
     split_door_label,
 )
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
+from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.failure_counts import Period, PeriodCounts
 from treehammer.sql.read.reader import ResultsReader
@@ -109,6 +110,9 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
         now_us: the time, in microseconds since 1970 UTC.
         rules: the rules.
     """
+    # After one by a clock that is ahead, no evaluation would follow until its time.
+    with store.connection() as connection:
+        now_us = min(now_us, read_clock(connection))
     before = find_latest_rule_set(store)
     if before is not None and now_us <= before.evaluated_us:
         return StatusUpdate((), (), recorded=False)
