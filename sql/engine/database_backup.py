@@ -183,7 +183,7 @@ def _is_sqlite(file: Path) -> bool:
     """Return whether SQLite can read a file as a database."""
     try:
         with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as connection:
-            connection.execute("PRAGMA schema_version").fetchone()
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:  # it is locked, for example
         return True
     except sqlite3.DatabaseError:

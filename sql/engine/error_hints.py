@@ -57,7 +57,7 @@ _SQLITE_HINTS = (
         "Check that its folder exists and is yours to write, or give another with --database.",
     ),
     (
-        "malformed",
+        "malformed|could not decode",
         "the database is damaged",
         "Put it back from a backup, or move it away and run 'treehammer collect': "
         "the records of jobs stay in the spool.",

@@ -176,11 +176,13 @@ def test_damaged_or_missing_file_is_recovered(url: str, tmp_path: Path) -> None:
     early, backup = read_ids(url), tmp_path / "results.backup"
     back_up_database(url, backup)
     file = Path(url.removeprefix("sqlite:///"))
-    file.write_bytes(b"no database" * 1000)
-    damaged = recover_database(url, backup)
-    assert damaged is not None
-    assert damaged.read_bytes().startswith(b"no database")
-    assert read_ids(url) == early
+    content = backup.read_bytes()
+    for damage in (b"no database" * 1000, content[:100] + bytes(3996) + content[4096:]):
+        file.write_bytes(damage)
+        damaged = recover_database(url, backup)
+        assert damaged is not None
+        assert damaged.read_bytes() == damage
+        assert read_ids(url) == early
     url = f"sqlite:///{tmp_path}/lost/results.db"
     assert recover_database(url, backup) is None
     assert read_ids(url) == early
