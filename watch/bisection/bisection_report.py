@@ -121,10 +121,7 @@ def make_document(state: BisectionState, conclusion: Conclusion) -> dict[str, An
         return {
             "builds": [build.name for build in builds[step.first : step.last + 1]],
             "before": builds[step.first - 1].name,
-            "certainty": step.certainty,
-            "effect": step.effect,
-            "low": step.low,
-            "high": step.high,
+            **{name: value for name, value in vars(step).items() if name not in ("first", "last")},
         }
 
     return {

@@ -125,19 +125,14 @@ class StepPosterior:
 
     def _explain(self, first: Indices, second: Indices) -> tuple[Floats, Floats]:
         """Sum over the levels: squares that they explain, and the log of their Occam factors."""
-        end = np.where(second > 0, second, self.builds)
-        first_level = self._explain_level(first, end)
-        second_level = self._explain_level(second, np.full_like(second, self.builds))
-        has_one, has_two = first > 0, second > 0
-        explained = np.where(has_one, first_level[0], 0.0) + np.where(has_two, second_level[0], 0.0)
-        occam = np.where(has_one, first_level[1], 0.0) + np.where(has_two, second_level[1], 0.0)
+        explained, occam = np.zeros(len(first)), np.zeros(len(first))
+        last = np.full_like(second, self.builds)
+        for start, end in ((first, np.where(second > 0, second, last)), (second, last)):
+            weight = np.where(start > 0, self._weight[end] - self._weight[start], 0.0)
+            moment = np.where(start > 0, self._moment[end] - self._moment[start], 0.0)
+            explained += moment**2 / (weight + LEVEL_SCALE**-2)
+            occam -= np.log1p(weight * LEVEL_SCALE**2) / 2
         return explained, occam
-
-    def _explain_level(self, start: Indices, end: Indices) -> tuple[Floats, Floats]:
-        weight = self._weight[end] - self._weight[start]
-        moment = self._moment[end] - self._moment[start]
-        explained: Floats = moment**2 / (weight + LEVEL_SCALE**-2)
-        return explained, -np.log1p(weight * LEVEL_SCALE**2) / 2
 
 
 #: Nodes and weights for expectations over a normal distribution.

@@ -135,7 +135,9 @@ def _find_rows(
         places = {member.identity: member for member in series}
         for change in find_changes(series, family.kind):
             row = _build_row(family, change, places, now_us)
-            earlier = next((candidate for candidate in unclaimed if _is_same(candidate, row)), None)
+            same = (candidate for candidate in unclaimed if _is_same(candidate, row))
+            # What lasts after an incident begins near it.
+            earlier = min(same, key=lambda candidate: candidate.day != row.day, default=None)
             if earlier:
                 unclaimed.remove(earlier)
                 found_us = earlier.found_us if earlier.state == row.state else now_us

@@ -346,7 +346,8 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
     Single series and every pool that may explain a change are searched, for steps and for drifts
     over all days. The clearest one is explained and taken out of its series, then the rest is searched again. The probability of any
     false change in all series together is 5 % (Bonferroni over pools and days), also where they are
-    searched every evening (and over :data:`LOOKS`).
+    searched every evening (and over :data:`LOOKS`).  Where there are short incidents, the days beside them
+    are searched for what lasts.
     """
     search = _ChangeSearch(series, kind)
     changes: list[Change] = []
@@ -355,14 +356,21 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
             break
         if not any(_is_same_change(change, earlier) for earlier in changes):
             changes.append(change)
-    return sorted(
-        [search.bound_incident(change, changes) for change in changes],
-        key=lambda change: (change.day, change.group.attribution, change.group.subject),
-    )
+    returns = [search.find_returns(change, changes) for change in changes]
+    lasting = changes
+    if any(returns):
+        lasting = find_changes(search.leave_out_incidents(changes, returns), kind)
+        lasting += [
+            search.bound_incident(change, ends)
+            for change, ends in zip(changes, returns, strict=True)
+            if ends and not any(_is_same_change(change, other) for other in lasting)
+        ]
+    lasting.sort(key=lambda change: (change.day, change.group.attribution, change.group.subject))
+    return lasting
 
 
 #: Size of a return relative to that of the change before it.
-_RETURN_SIZES = (0.5, 2.0)
+_RETURN_SIZES = (0.2, 5.0)
 #: Share of a change's series that another change must have to be the other end of one incident.
 _MIN_SHARED = 0.5
 
@@ -391,29 +399,43 @@ class _ChangeSearch:
         for pool in sorted(pools, key=sorted):
             self._found[pool] = self._search_pool(pool)
 
-    def bound_incident(self, change: Change, changes: Sequence[Change]) -> Change:
+    def find_returns(self, change: Change, changes: Iterable[Change]) -> list[Change]:
+        """Find the other ends of the short incidents that a step begins or ends in most of its series."""
+        shared, returns, (smallest, largest) = set[str](), list[Change](), _RETURN_SIZES
+        for other in changes:
+            is_return = smallest <= -change.size / other.size <= largest
+            is_step = not (change.until or other.until)
+            if is_step and is_return and 0 < self._count_days(change, other) < CONFIRM_DAYS:
+                shared |= change.group.members & other.group.members
+                returns.append(other)
+        return returns if len(shared) >= _MIN_SHARED * len(change.group.members) else []
+
+    def bound_incident(self, change: Change, returns: Sequence[Change]) -> Change:
         """Let both ends of a short incident depend on the days between them alone.
 
         The first one found was measured over these days, but the second one in series from which the
         first is taken out: these have many days at its level, which do not confirm that it ended.
         """
-        members, shared, bounds = change.group.members, set[str](), [CONFIRM_DAYS]
-        smallest, largest = _RETURN_SIZES
-        for other in changes:
-            common = members & other.group.members
-            days = self._count_measured_days(common, *sorted((change.day, other.day)))
-            is_return = smallest <= -change.size / other.size <= largest
-            is_step = not (change.until or other.until)
-            if 0 < days < CONFIRM_DAYS and is_step and is_return:
-                shared |= common
-                bounds.append(days)
-        if len(shared) < _MIN_SHARED * len(members):
-            return change
+        bounds = [self._count_days(change, other) for other in returns]
         before, after = (min(days, *bounds) for days in (change.days_before, change.days_after))
         return replace(change, days_before=before, days_after=after)
 
-    def _count_measured_days(self, members: frozenset[str], first: int, end: int) -> int:
-        """Count the measured days from one day to another, which is left out."""
+    def leave_out_incidents(
+        self, changes: Iterable[Change], returns: Iterable[Sequence[Change]]
+    ) -> list[DailySeries]:
+        """Leave the days of incidents out of their series: what lasts after them is another change."""
+        series = dict(self._original)
+        for change, ends in zip(changes, returns, strict=True):
+            for other in ends:
+                for identity in change.group.members & other.group.members:
+                    days = sorted((change.day, other.day))
+                    series[identity] = series[identity].leave_out(*days)
+        return [member for member in series.values() if len(member.days)]
+
+    def _count_days(self, change: Change, other: Change) -> int:
+        """Count the days between two changes on which a series of both was measured."""
+        members = change.group.members & other.group.members
+        first, end = sorted((change.day, other.day))
         measured = {int(day) for identity in members for day in self._original[identity].days}
         return sum(first <= day < end for day in measured)
 

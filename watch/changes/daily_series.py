@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, estimate_mean
 from treehammer.analysis.statistics.item_effects import adjust_for_items
+from treehammer.analysis.statistics.verdict import ALPHA
 
 
 class ChangeState(StrEnum):
@@ -127,6 +128,13 @@ class DailySeries:
         else:
             share = (self.days - day) / (until - day)
         return replace(self, values=self.values - size * share)
+
+    def leave_out(self, first: int, end: int) -> DailySeries:
+        """Return the series without the days from one to another, which stays."""
+        is_outside = (self.days < first) | (self.days >= end)
+        contexts = [*itertools.compress(self.contexts, is_outside)]
+        days, values = self.days[is_outside], self.values[is_outside]
+        return replace(self, days=days, values=values, contexts=contexts)
 
 
 def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], Values]:
@@ -302,7 +310,7 @@ def _find_mixed_run(values: Values, breaks: Sequence[int]) -> frozenset[int]:
     """Find the ends of a short run of days that do not agree; empty if there is none.
 
     Runs have :data:`MIN_DAYS` days at least: an incident of two days would be one of three with a
-    wrong size.
+    wrong size.  Where the level after the run is another one, the end of the larger step stays.
     """
     edges = [0, *breaks, len(values)]
     segments = [values[first:last] for first, last in itertools.pairwise(edges)]
@@ -311,8 +319,19 @@ def _find_mixed_run(values: Values, breaks: Sequence[int]) -> frozenset[int]:
         for neighbor in neighbors if len(run) < CONFIRM_DAYS else ():
             middle = (run.mean() + neighbor.mean()) / 2
             if len(neighbor) >= len(run) and np.any((run > middle) != (run.mean() > middle)):
-                return frozenset(edges[place : place + 2])
+                return frozenset(_select_ends(edges[place : place + 2], run, neighbors))
     return frozenset()
+
+
+def _select_ends(ends: Sequence[int], run: Values, neighbors: Sequence[Values]) -> Sequence[int]:
+    if len(neighbors) == 1:
+        return ends
+    before, after = neighbors
+    step = estimate_step(np.concatenate(neighbors), 0, len(before), len(before) + len(after))
+    if step is None or step.p > ALPHA:
+        return ends
+    is_nearer = abs(run.mean() - before.mean()) < abs(run.mean() - after.mean())
+    return ends[:1] if is_nearer else ends[1:]
 
 
 def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:

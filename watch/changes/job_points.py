@@ -225,23 +225,20 @@ def make_series(
         place: site, storage, door, release and variant.
         work: ``work`` and, for levels, ``host``.
     """
-    values = {
+    # The label names the axes that vary in a campaign: the same work may have several.
+    identity = {
         "kind": kind.value,
         "metric": metric,
         "test_name": test_name,
-        "work": work["work"],
-        "variant_label": place.variant,
-        "site": place.site,
-        "storage_site": place.storage_site,
-        "door": place.door,
-        "release": place.release,
         "control": control,
-        "host": work.get("host", ""),
+        "host": "",
+        **work,
+        **vars(place),
     }
-    # The label names the axes that vary in a campaign: the same work may have several.
-    identity = {name: value for name, value in values.items() if name != "variant_label"}
+    label = identity.pop("variant")
     text = json.dumps(identity, sort_keys=True)
-    return WatchedSeriesRow(id=hashlib.sha256(text.encode()).hexdigest()[:32], **values)
+    id_ = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return WatchedSeriesRow(id=id_, variant_label=label, **identity)
 
 
 def list_points(
@@ -327,18 +324,11 @@ def _list_levels(
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
     values, _ = collect_job_values((execution.sample for execution in executions), metric)
-    for job_value in values:
-        first = jobs[job_value.job_id]
-        series = make_series(
-            SeriesKind.LEVEL,
-            metric,
-            first.sample.test_name,
-            control,
-            _find_place(first),
-            work=work,
-            host=job_value.host,
+    for value in values:
+        names = SeriesKind.LEVEL, metric, control
+        yield _make_point(
+            jobs[value.job_id], names, math.log(value.value), work=work, host=value.host
         )
-        yield JobPoint(series, first.day, math.log(job_value.value), first.context)
 
 
 def _list_ratios(
@@ -349,20 +339,23 @@ def _list_ratios(
     executions: Sequence[_Execution],
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
-    samples_a = (execution.sample for execution in controls)
-    samples_b = (execution.sample for execution in executions)
-    pairs, _ = pair_jobs(samples_a, samples_b, metric)
-    for pair in pairs:
-        first = jobs[pair.job_id]
-        series = make_series(
-            SeriesKind.RATIO,
-            metric,
-            first.sample.test_name,
-            control,
-            _find_place(first, first.release),
-            work=work,
-        )
-        yield JobPoint(series, first.day, pair.d, first.context)
+    samples_a, samples_b = (
+        [execution.sample for execution in side] for side in (controls, executions)
+    )
+    for pair in pair_jobs(samples_a, samples_b, metric)[0]:
+        names = SeriesKind.RATIO, metric, control
+        yield _make_point(jobs[pair.job_id], names, pair.d, work=work)
+
+
+def _make_point(
+    first: _Execution, names: tuple[SeriesKind, str, str], value: float, **work: str
+) -> JobPoint:
+    """Make the point of a job from its first execution, and the kind, metric and control of its series."""
+    kind, metric, control = names
+    sample, release = first.sample, first.release if kind is SeriesKind.RATIO else ""
+    place = SeriesPlace(sample.site, sample.storage_site, sample.door, release, first.label)
+    series = make_series(kind, metric, sample.test_name, control, place, **work)
+    return JobPoint(series, first.day, value, first.context)
 
 
 def _first_of_jobs(executions: Iterable[_Execution]) -> dict[str, _Execution]:
@@ -373,11 +366,6 @@ def _first_of_jobs(executions: Iterable[_Execution]) -> dict[str, _Execution]:
         if earliest is None or execution.day < earliest.day:
             firsts[execution.sample.job_id] = execution
     return firsts
-
-
-def _find_place(execution: _Execution, release: str = "") -> SeriesPlace:
-    sample = execution.sample
-    return SeriesPlace(sample.site, sample.storage_site, sample.door, release, execution.label)
 
 
 def average_points(
@@ -414,7 +402,10 @@ def build_families(
 
     Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
-    by_id = _group_days(days)
+    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
+    for row in days:
+        if (day := number_to_day(row.day)) is not None:
+            by_id[row.series_id][day.toordinal()] = row
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for watched in series:
@@ -440,22 +431,9 @@ def build_families(
                 for ordinal, row in rows.items()
             ]
     for (family, door), items in levels.items():
-        families[family].append(_pool_levels(door, items))
+        levels_by_day, nodes_by = fit_levels(items)
+        identity = f"{door.site}\n{door.storage_site}\n{door.door}"
+        contexts_by_day = {item.day: item.context for item in items}
+        level = DailySeries.from_days(identity, door, levels_by_day, contexts_by_day)
+        families[family].append(replace(level, nodes_by=nodes_by))
     return dict(families)
-
-
-def _group_days(days: Iterable[WatchedDayRow]) -> Mapping[str, Mapping[int, WatchedDayRow]]:
-    """Group days by series and day ordinal."""
-    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
-    for row in days:
-        if (day := number_to_day(row.day)) is not None:
-            by_id[row.series_id][day.toordinal()] = row
-    return by_id
-
-
-def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:
-    """Pool the levels of a door over works and nodes."""
-    values, nodes_by = fit_levels(items)
-    identity = f"{door.site}\n{door.storage_site}\n{door.door}"
-    contexts = {item.day: item.context for item in items}
-    return replace(DailySeries.from_days(identity, door, values, contexts), nodes_by=nodes_by)

@@ -273,12 +273,9 @@ def _judge_days(
     if rule is None or first_day is None or last_day is None:
         return {}
     judgements: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
-    storage_days = {
-        key: storage_day
-        for part in import_parts("storage_days")
-        for key, storage_day in part.judge_days(store, first_day, last_day, rule).items()
-    }
-    for (site, day), storage_day in storage_days.items():
+    parts = import_parts("storage_days")
+    judged = (part.judge_days(store, first_day, last_day, rule).items() for part in parts)
+    for (site, day), storage_day in chain.from_iterable(judged):
         if site:
             evidence: BuildEvidence = partial(StateEvidence, day=day, counts=storage_day.counts)
             memory = RuleMemory(storage_day.status)
@@ -341,10 +338,8 @@ def _add_explanations(
         and row.state in BAD_STATES
     ]
     newest = sorted(judged, key=lambda row: row.since_us)[-MAX_EXPLAINED:]
-    explained = {id(row) for row in newest}
-    return [
-        _add_explanation(store, row, counts) if id(row) in explained else row for row in changes
-    ]
+    explained = {id(row): _add_explanation(store, row, counts) for row in newest}
+    return [explained.get(id(row), row) for row in changes]
 
 
 def _add_explanation(

@@ -91,11 +91,7 @@ class _SubjectState:
 
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
         """Return the downtime at a time; of several the one that ends last."""
-        current = [
-            downtime
-            for downtime in self.downtimes
-            if downtime.starts_us <= time_us < downtime.ends_us
-        ]
+        current = [row for row in self.downtimes if row.starts_us <= time_us < row.ends_us]
         return max(current, key=lambda downtime: (downtime.ends_us, downtime.id), default=None)
 
     def find_override(self, time_us: int) -> OverrideRow | None:

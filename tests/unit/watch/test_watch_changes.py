@@ -149,17 +149,14 @@ def test_two_changes_of_one_site_are_both_found() -> None:
     assert changes == [(40, "B", 0.03), (70, "B", -0.06)]
 
 
-def test_change_at_the_start_of_a_series_is_provisional() -> None:
-    (change,) = search(simulate(lambda _: 0.05, day=CONFIRM_DAYS - 1))
-    assert change.state is ChangeState.PROVISIONAL
-
-
-@pytest.mark.parametrize("later", [CONFIRM_DAYS - 2, CONFIRM_DAYS + 3])
-def test_change_is_provisional_until_later_days_confirm_it(later: int) -> None:
-    (change,) = search(simulate(lambda _: 0.05, day=40, days=40 + later))
-    assert change.state is (
-        ChangeState.CONFIRMED if later > CONFIRM_DAYS else ChangeState.PROVISIONAL
-    )
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(CONFIRM_DAYS - 1, 60), (40, CONFIRM_DAYS - 2), (40, CONFIRM_DAYS + 3), (80, 10), (45, 45)],
+)
+def test_change_is_provisional_until_days_on_both_sides_confirm_it(before: int, after: int) -> None:
+    (change,) = search(simulate(lambda _: 0.05, day=before, days=before + after))
+    assert (change.day - FIRST, change.until) == (before, None), "a step is no drift"
+    assert (change.state is ChangeState.CONFIRMED) is (min(before, after) > CONFIRM_DAYS)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +187,18 @@ def test_ends_of_an_incident_share_a_state(
     assert not changes or length >= MIN_DAYS
 
 
+@pytest.mark.parametrize("peak", [0.1, 0.15, -0.15])
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_slowdown_that_lasts_after_an_incident_is_confirmed(length: int, peak: float) -> None:
+    def slow(site: str, day: int) -> float:
+        return (site == "C") * (peak if 45 <= day < 45 + length else 0.05 * (day >= 45))
+
+    lasting = [change for change in search(simulate_days(slow)) if change.state == "confirmed"]
+    assert [(change.group.subject, change.until) for change in lasting] == [("C", None)]
+    assert 45 <= lasting[0].day - FIRST <= 45 + length
+    assert lasting[0].size == pytest.approx(0.05, abs=0.01)
+
+
 @pytest.mark.parametrize("sites", ["ABCDEF", "C"])
 def test_incidents_a_few_days_apart_are_both_found(sites: str) -> None:
     slow_days = {45, 46, 47, 51, 52, 53}
@@ -214,12 +223,6 @@ def test_slow_drift_is_found_as_one_change(
     assert change.size == pytest.approx(size, abs=0.004)
     assert change.group.members == {f"{site} master" for site in sites}
     assert (change.state, change.seconded) == (ChangeState.CONFIRMED, True)
-
-
-def test_step_is_no_drift() -> None:
-    for day in (10, 45, 80):
-        (change,) = search(simulate_days(lambda _, at, day=day: 0.06 * (at >= day)))
-        assert (change.day - FIRST, change.until) == (day, None)
 
 
 def test_context_of_the_day_is_named_as_cause() -> None:
@@ -429,33 +432,22 @@ def run_search(
     return search.conclude(), search
 
 
-@pytest.mark.parametrize("place", [1, 2, 31, 62, 63])
-def test_step_is_found_anywhere(place: int) -> None:
-    result, search = run_search(lambda build: 0.05 if build >= place else 0.0)
+@pytest.mark.parametrize(
+    ("place", "size"),
+    [(1, 0.05), (2, 0.05), (31, 0.05), (62, 0.05), (63, 0.05), (20, -0.1), (20, 1.0)],
+)
+def test_step_is_found_anywhere(place: int, size: float) -> None:
+    result, search = run_search(lambda build: size if build >= place else 0.0)
     assert result.outcome is SearchOutcome.STEP
     (step,) = result.steps
     assert (step.first, step.last) == (place, place)
     assert step.certainty >= 0.95
-    assert step.effect == pytest.approx(0.05, abs=0.02)
+    assert step.effect == pytest.approx(size, abs=0.02)
     assert step.low is not None
     assert step.high is not None
-    assert step.low < 0.05 < step.high
+    assert step.low < size < step.high
     assert len(search.jobs) <= 12
     assert result.candidates == (place, place)
-
-
-def test_improvement_is_a_step() -> None:
-    result, _ = run_search(lambda build: -0.1 if build >= 20 else 0.0)
-    assert result.outcome is SearchOutcome.STEP
-    assert result.steps[0].last == 20
-    assert result.steps[0].effect == pytest.approx(-0.1, abs=0.02)
-
-
-def test_large_step_is_found() -> None:
-    result, search = run_search(lambda build: 1.0 if build >= 20 else 0.0)
-    assert result.outcome is SearchOutcome.STEP
-    assert result.steps[0].last == 20
-    assert len(search.jobs) <= 10
 
 
 def test_equal_builds_are_unchanged() -> None:
@@ -555,19 +547,17 @@ def test_equal_counters_need_one_job() -> None:
     assert (result.outcome, probes) == (SearchOutcome.UNCHANGED, 1)
 
 
-def test_counter_with_a_third_value_has_several_steps() -> None:
-    result, _ = count_probes([1.0] * 5 + [2.0] * 3 + [3.0] * 8)
-    assert result.outcome is SearchOutcome.SEVERAL_STEPS
-    assert result.steps[0].last == 5
-
-
-def test_counter_of_zero_has_no_ratio() -> None:
-    result, _ = count_probes([0.0, 0.0, 4.0, 4.0])
-    assert result.outcome is SearchOutcome.STEP
-    assert (result.steps[0].last, result.steps[0].effect) == (2, None)
-
-
-def test_skipped_builds_widen_the_result_of_a_counter() -> None:
-    result, _ = count_probes([1.0] * 8 + [2.0] * 8, skipped=(7, 8))
-    assert result.outcome is SearchOutcome.STEP
-    assert (result.steps[0].first, result.steps[0].last) == (7, 9)
+@pytest.mark.parametrize(
+    ("values", "skipped", "outcome", "step"),
+    [
+        ([1.0] * 5 + [2.0] * 3 + [3.0] * 8, (), SearchOutcome.SEVERAL_STEPS, (5, 5)),
+        ([0.0, 0.0, 4.0, 4.0], (), SearchOutcome.STEP, (2, 2)),
+        ([1.0] * 8 + [2.0] * 8, (7, 8), SearchOutcome.STEP, (7, 9)),
+    ],
+)
+def test_third_values_zeros_and_skipped_builds_of_a_counter(
+    values: list[float], skipped: tuple[int, ...], outcome: SearchOutcome, step: tuple[int, int]
+) -> None:
+    result, _ = count_probes(values, skipped)
+    assert (result.outcome, (result.steps[0].first, result.steps[0].last)) == (outcome, step)
+    assert (result.steps[0].effect is None) is (values[0] == 0), "0 has no ratio"

@@ -87,11 +87,15 @@ STEP_AGO = 10
 
 
 def build_measurements(
-    first_ago: int, last_ago: int, control_slowdown: float = 1.0, drift: float = 0.0
+    first_ago: int,
+    last_ago: int,
+    control_slowdown: float = 1.0,
+    drift: float = 0.0,
+    peak: float = 1.0,
 ) -> Iterator[Measurement]:
     """Yield one job per site and day; the release is 10 % slower at all sites for ten days.
 
-    With a drift it is slower by so much each day instead.
+    With a peak it is slower still on three of them, with a drift by so much each day instead.
     """
     dice = Random(first_ago)
     for ago in range(first_ago, last_ago, -1):
@@ -99,6 +103,7 @@ def build_measurements(
         for site in ("A", "B", "C"):
             for position, release in enumerate((CONTROL, RELEASE), 1):
                 slow = 1.1 if release == RELEASE and ago < STEP_AGO else 1.0
+                slow *= peak if slow > 1 and ago >= STEP_AGO - 3 else 1.0
                 if drift:
                     slow = 1 + drift * (first_ago - ago) * (release == RELEASE)
                 slow *= control_slowdown if ago < STEP_AGO else 1.0
@@ -159,6 +164,20 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     store.apply_change(DatabaseChange("quarantine", scope, "me", now_us, "wrong clock", "all"))
     update_changes(store, NOW)
     assert not load_watched_days(store, window[0], day_to_number(old.date()) - 1), "no figure"
+
+
+def test_lasting_slowdown_keeps_its_identity_beside_an_incident(store: Store) -> None:
+    store.add(build_measurements(30, -1, peak=1.2))
+    identities = []
+    for now in (NOW - timedelta(days=1), NOW):
+        update_changes(store, now)
+        lasting, incident = (
+            row for row in load_change_points(store) if row.metric == "cpu_per_event_s"
+        )
+        assert (lasting.state, incident.state) == ("confirmed", "provisional")
+        assert lasting.effect == pytest.approx(0.095, abs=0.01)
+        identities.append((lasting.id, incident.id))
+    assert identities[0] == identities[1]
 
 
 def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
