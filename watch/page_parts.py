@@ -112,20 +112,17 @@ class SiteStates:
         changes = list_state_changes(store, site=site, superseded=True, doors=True)
         states = list_standing_states(store, site, doors=True)
         steps = watch_tables.list_recent_changes(store, site=site)
-        self._states = watch_tables.build_states_table(states)
-        self._changes = watch_tables.build_history_table(changes)
-        self._steps = watch_tables.build_change_point_table(steps)
         self.tables = {
-            "states": self._states,
-            "state_changes": self._changes,
-            "changepoints": self._steps,
+            "states": watch_tables.build_states_table(states),
+            "state_changes": watch_tables.build_history_table(changes),
+            "changepoints": watch_tables.build_change_point_table(steps),
         }
-        self.is_explained = any(row["explanation"] for row in self._states.rows)
+        self.is_explained = any(row["explanation"] for row in self.tables["states"].rows)
 
     def show_current(self) -> ui.Bullets:
         """List the current states; states that share an explanation have it once."""
         items, previous = [], ""
-        for state in self._states.rows:
+        for state in self.tables["states"].rows:
             explanation = state["explanation"] if state["explanation"] != previous else ""
             previous = state["explanation"]
             evidence = ui.Link("evidence", link_to("state-change", change=state["id"]))
@@ -136,18 +133,19 @@ class SiteStates:
 
     def show_steps(self) -> ui.Titled | None:
         """Show the steps of daily series; None without any."""
-        if not self._steps.rows:
+        steps = self.tables["changepoints"]
+        if not steps.rows:
             return None
         note = ui.quiet(
             "Steps and drifts of the last 90 days, regardless of the filters above; see ",
             ui.Link("all changes", link_to("changes")),
             ".",
         )
-        return ui.Titled("Slower or faster since", self._steps, note, anchor="since")
+        return ui.Titled("Slower or faster since", steps, note, anchor="since")
 
     def show_changes(self) -> ui.Titled:
         """Show the changes of the states."""
-        return ui.Titled("State", ui.if_filled(self._changes), anchor="states")
+        return ui.Titled("State", ui.if_filled(self.tables["state_changes"]), anchor="states")
 
 
 def list_release_news(store: Store, settings: Settings) -> Iterator[ui.Paragraph]:

@@ -278,8 +278,8 @@ def list_decisive(checks: Iterable[ReleaseCheck]) -> list[ReleaseCheck]:
     """List the checks that decide among those of one test and pair, given the newest first.
 
     These are the newest one, and the regressions and failures of other work before it that no clear
-    check ended. A known regression keeps the earlier check's state. A clear check that decided
-    nothing ends failures alone: the release runs again.
+    or refuted check ended. A known regression keeps the earlier check's state. A clear check that
+    decided nothing ends failures alone: the release runs again.
     """
     decisive: list[ReleaseCheck] = []
     is_running = False
@@ -287,7 +287,7 @@ def list_decisive(checks: Iterable[ReleaseCheck]) -> list[ReleaseCheck]:
         is_failure = check.state == CheckState.FAILED and check.campaign_id != NO_CAMPAIGN
         is_ended = any(not is_failure or newer.state != CheckState.FAILED for newer in decisive)
         is_ended |= is_running and check.state == CheckState.FAILED
-        if check.state == CheckState.CLEAR:
+        if check.state in (CheckState.CLEAR, CheckState.REFUTED):
             if check.compared:
                 return decisive or [check]
             is_running = True

@@ -1,25 +1,27 @@
 """Checks of campaigns with several releases of ROOT, or a new version of a server: is something slower?
 
 Each finished campaign with several releases is compared once, each release with the oldest one, and
-the newest one with that before. A
-campaign that is the first to read from a new version of a server is compared with the last one of
-its test that read from the version before, at the same door. If something is slower, the same
-campaign is to run again, and only the rerun decides. Patrol starts it: it takes the checks of
-:func:`requested_reruns`, submits their campaigns again and calls :func:`record_rerun`.
+the newest one with that before. A campaign that is the first to read from a new version of a server
+is compared with the last one of its test that read from the version before, at the same door. If
+something is slower, the same campaign is to run again, and only the rerun decides. Patrol starts it:
+it takes the checks of :func:`requested_reruns`, submits their campaigns again and calls
+:func:`record_rerun`.
 
 ========== ==================================================== ===========================
 state      event                                                next state
 ========== ==================================================== ===========================
 (new)      nothing is slower                                    clear
 (new)      something is slower                                  suspected
-(new)      work that the older one did fails always             failed: is announced
+(new)      work that the older one did fails always             failed: is announced; what is
+                                                                slower is another check
 (new)      what is slower, or fails, did so in earlier checks   known: neither repeated nor
            that are open or announced; or nothing is slower,    announced
            and what was slower is undecided
 suspected  patrol started the rerun                             rerunning
 rerunning  the same variant and metric, not known from earlier  confirmed: is announced
            checks, is slower again
-rerunning  all of them are the same or faster                   refuted
+rerunning  all of them are the same or faster                   refuted, or known if an earlier
+                                                                check is not answered
 rerunning  neither, and fewer than three reruns                 suspected
 rerunning  neither, after three reruns                          undecided
 ========== ==================================================== ===========================
@@ -163,30 +165,36 @@ def _check_campaign(
     for comparison in comparisons:
         sides = str(comparison.query.a), str(comparison.query.b)
         check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
-        check = _add_result(check, comparison, _find_first_state(store, check, comparison))
-        if _list_failed_rows(comparison.verdicts):
-            of_b = Selection((campaign_id,), (Condition("axis_root", "=", check.b),))
-            rows = store.measurements(of_b, ("failure_message",))
-            messages = (str(row["failure_message"] or "") for row in rows)
-            first = next(filter(None, messages), "")
-            check = replace(check, text="\n".join(filter(None, (first, check.text))))
-        checks.append(check)
+        for state in _find_first_states(store, check, comparison):
+            result = _add_result(check, comparison, state)
+            if state == CheckState.FAILED:
+                of_b = Selection((campaign_id,), (Condition("axis_root", "=", check.b),))
+                rows = store.measurements(of_b, ("failure_message",))
+                message = next(filter(None, (row["failure_message"] for row in rows)), "")
+                text = f"{message}\n{result.text}".lstrip()
+                # It is the newer one, which a slowdown of other work does not end.
+                id_ = hash_identity(check.id, state)
+                result = replace(result, id=id_, checked_us=now_us + 1, text=text)
+            checks.append(result)
     return checks
 
 
-def _find_first_state(store: Store, check: ReleaseCheck, comparison: Comparison) -> CheckState:
+def _find_first_states(
+    store: Store, check: ReleaseCheck, comparison: Comparison
+) -> list[CheckState]:
+    """Find the state of a check, or those of a new failure and of a new slowdown beside it."""
     earlier = list_decisive(_list_same_checks(ReleaseCheckTable(store), check))
     failed = [other for other in earlier if other.state == CheckState.FAILED]
-    if comparison.regressed:
-        slower = {*map(identify_work, select_slower_rows(comparison.verdicts))}
-        is_known = not failed and slower <= _identify_known(store, earlier)
-        return CheckState.KNOWN if is_known else CheckState.SUSPECTED
-    if failing := {*map(identify_work, _list_failed_rows(comparison.verdicts))}:
-        rows = (row for other in failed for row in store.verdicts(other.comparison_id))
-        is_known = failing <= {*map(identify_work, _list_failed_rows(rows))}
-        return CheckState.KNOWN if is_known else CheckState.FAILED
-    is_answered = all(_answers(store, other, comparison.verdicts) for other in earlier)
-    return CheckState.CLEAR if is_answered else CheckState.KNOWN
+    failed_rows = (row for other in failed for row in store.verdicts(other.comparison_id))
+    failing = {*map(identify_work, _list_failed_rows(comparison.verdicts))}
+    slower = {*map(identify_work, select_slower_rows(comparison.verdicts))}
+    open_checks = [other for other in earlier if not _answers(store, other, comparison.verdicts)]
+    fails_anew = failing - {*map(identify_work, _list_failed_rows(failed_rows))}
+    runs_again = any(other not in open_checks for other in failed)
+    slows_anew = slower if runs_again else slower - _identify_known(store, earlier)
+    states = [CheckState.FAILED] * bool(fails_anew) + [CheckState.SUSPECTED] * bool(slows_anew)
+    is_known = slower or failing or open_checks
+    return states or [CheckState.KNOWN if is_known else CheckState.CLEAR]
 
 
 def _identify_known(store: Store, checks: Iterable[ReleaseCheck]) -> set[tuple[object, ...]]:
@@ -271,7 +279,7 @@ def _check_servers(
                 selection = Selection((earlier.id, campaign_id), server.conditions)
                 compared = _compare_values(store, selection, server.axis, (a, b), now_us)
                 results = [
-                    _add_result(check, comparison, _find_first_state(store, check, comparison))
+                    _add_result(check, comparison, _find_first_states(store, check, comparison)[-1])
                     for comparison in compared
                     if any(Verdict(row.verdict).is_statistical for row in comparison.verdicts)
                 ]
@@ -295,6 +303,8 @@ def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck
     # A suspicion keeps its first comparison, which the next rerun repeats.
     if state in (CheckState.CONFIRMED, CheckState.REFUTED):
         judged = _add_result(judged, comparisons[0], state)
+    if state == CheckState.REFUTED and not all(_answers(store, other, rows) for other in earlier):
+        judged = replace(judged, state=CheckState.KNOWN)
     return judged
 
 
@@ -342,7 +352,7 @@ def _make_check(
 
 def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
     rows = select_decisive_rows(comparison.verdicts)
-    slower_rows = select_slower_rows(comparison.verdicts)
+    slower_rows = [] if state == CheckState.FAILED else select_slower_rows(comparison.verdicts)
     slower = sorted(slower_rows, key=lambda row: -abs(row.effect or 0.0))
     failed = [f"{row.label}: {row.evidence.why}" for row in _list_failed_rows(comparison.verdicts)]
     return replace(

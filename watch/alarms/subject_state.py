@@ -7,7 +7,7 @@ neither pydantic nor SQLAlchemy, so that commands start without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,7 +27,7 @@ class AlarmLevel(StrEnum):
     @property
     def code(self) -> int:
         """Exit code of a plugin: 0 OK and downtime, 1 warning, 2 critical, 3 unknown."""
-        return _CODES[self]
+        return _CODES.get(self, 0)
 
     @property
     def rank(self) -> int:
@@ -35,13 +35,7 @@ class AlarmLevel(StrEnum):
         return list(AlarmLevel).index(self)
 
 
-_CODES: Mapping[AlarmLevel, int] = {
-    AlarmLevel.OK: 0,
-    AlarmLevel.DOWNTIME: 0,
-    AlarmLevel.WARNING: 1,
-    AlarmLevel.CRITICAL: 2,
-    AlarmLevel.UNKNOWN: 3,
-}
+_CODES = {AlarmLevel.WARNING: 1, AlarmLevel.CRITICAL: 2, AlarmLevel.UNKNOWN: 3}
 
 
 class AlarmKind(StrEnum):
@@ -205,10 +199,7 @@ def _format_range(threshold: float | None) -> str:
     """Format a threshold as a range, which alerts above it."""
     if threshold is None:
         return ""
-    from nagiosplugin import Range
-
-    number = _format_number(threshold)
-    return str(Range(number if threshold >= 0 else f"~:{number}"))
+    return f"{'' if threshold >= 0 else '~:'}{_format_number(threshold)}"
 
 
 def _clean_line(text: str) -> str:
@@ -226,8 +217,7 @@ def _list_extras(subject: SubjectState) -> Sequence[str]:
             if limit is not None
         ]
         if limits:
-            value = "unknown"
-            if figure.value is not None:
-                value = f"{_format_number(figure.value)}{figure.unit}"
-            extras.append(f"{figure.name}: {value}; {', '.join(limits)}")
+            number = "unknown" if figure.value is None else _format_number(figure.value)
+            unit = "" if figure.value is None else figure.unit
+            extras.append(f"{figure.name}: {number}{unit}; {', '.join(limits)}")
     return extras

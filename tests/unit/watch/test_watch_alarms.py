@@ -236,8 +236,10 @@ def test_regression_is_one_event_once_its_rerun_confirms_it(store: Store) -> Non
     assert watch_campaigns(store, NOW) == []
 
 
-def add_failing(store: Store, name: str, **options: Any) -> str:
-    """Add a campaign in which all executions of the last release fail; return its identity."""
+def add_failing(
+    store: Store, name: str, of: tuple[str, ...] = ("1.0", "0.5"), **options: Any
+) -> str:
+    """Add a campaign in which executions of the last release fail, of some variants; return its identity."""
     id_ = hashlib.sha256(name.encode()).hexdigest()[:12]
     campaign = make_campaign_row(id_, name=name, created_us=START_US)
     store.add_campaign(campaign, [make_job_row(f"{name}-job", campaign_id=id_, state="done")])
@@ -246,8 +248,11 @@ def add_failing(store: Store, name: str, **options: Any) -> str:
         "cpu_per_event_s": None, "wall_per_event_s": None,
     }  # fmt: skip
     plan = SimulatedCampaign(name=name, **options)
-    failures = {plan.roots[-1]: failure}
-    store.add([Measurement(row | failures.get(row["axis_root"], {})) for row in plan.rows()])
+    failures = {(plan.roots[-1], branches): failure for branches in of}
+    store.add(
+        Measurement(row | failures.get((row["axis_root"], row["axis_branches"]), {}))
+        for row in plan.rows()
+    )
     return id_
 
 
@@ -266,13 +271,39 @@ def test_failing_release_is_one_event(store: Store) -> None:
     (check,) = watch_campaigns(store, NOW)
     assert check.state == CheckState.KNOWN
     add_failing(store, "other work", branches=(0.5,))
-    assert [check.state for check in watch_campaigns(store, NOW + 1)] == [CheckState.FAILED]
+    assert [check.state for check in watch_campaigns(store, NOW + HOUR)] == [CheckState.FAILED]
     assert len(list_announced(store)) == 2, "the first one fails still"
-    check_campaign(store, NOW + 1, "other variants", 0.0, hosts=1, jobs=2, branches=(0.5,))
+    check_campaign(store, NOW + HOUR, "other variants", 0.0, hosts=1, jobs=2, branches=(0.5,))
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     # It runs again, though nothing is decided.
-    check_campaign(store, NOW + 2, "two jobs", 0.0, hosts=1, jobs=2, branches=(1.0, 0.5))
+    check_campaign(store, NOW + 2 * HOUR, "two jobs", 0.0, hosts=1, jobs=2, branches=(1.0, 0.5))
     assert assess_release(store, NEW).summary == "compared in 1 test, nothing decided"
+
+
+def test_slower_and_failing_variants_are_two_events(store: Store) -> None:
+    add_mixed = partial(add_failing, store, of=("0.5",), branches=(1.0, 0.5), effect=0.08)
+    add_mixed("nightly")
+    assert {check.state for check in watch_campaigns(store, NOW)} == {"failed", "suspected"}
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title == "Regression: ttree-read fails with ROOT 6.40.00, and not with 6.38.00"
+    rerun(store, NOW + 2, "again", 0.08)
+    assert {check.state for check in list_announced(store)} == {"failed", "confirmed"}
+    add_mixed("next night", seed=3)
+    assert [check.state for check in watch_campaigns(store, NOW + 3)] == [CheckState.KNOWN]
+
+
+@pytest.mark.parametrize(
+    ("branches", "state", "level"),
+    [((1.0, 0.5), "refuted", AlarmLevel.OK), ((0.5,), "known", AlarmLevel.CRITICAL)],
+)
+def test_rerun_ends_the_earlier_regressions_that_it_answers(
+    store: Store, branches: tuple[float, ...], state: str, level: AlarmLevel
+) -> None:
+    check_campaign(store, NOW, "nightly", 0.08)
+    rerun(store, NOW + 1, "again", 0.08)
+    check_campaign(store, NOW + 2, "both", 0.08, seed=9, branches=(1.0, 0.5))
+    (check,) = rerun(store, NOW + 3, "quick", 0.0, seed=7, branches=branches)
+    assert (check.state, assess_release(store, NEW).level) == (state, level)
 
 
 def test_release_that_cannot_be_set_up_fails_until_it_runs(store: Store) -> None:
