@@ -96,11 +96,7 @@ class _SubjectState:
 
     def find_override(self, time_us: int) -> OverrideRow | None:
         """Return the override at a time; of several the latest."""
-        current = [
-            override
-            for override in self.overrides
-            if override.made_us <= time_us < override_end(override)
-        ]
+        current = [row for row in self.overrides if row.made_us <= time_us < override_end(row)]
         return max(current, key=lambda override: (override.made_us, override.id), default=None)
 
 
