@@ -287,10 +287,7 @@ class _OperationSums:
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         is_limited = self.counts["limited_steps"] and not self.counts["scheduled"]
         intervals = {} if is_limited else self.intervals
-        counted, limited = (
-            {key: n for key, n in clients_by_interval.items() if n or side != CLIENT}
-            for clients_by_interval in (intervals, self.limited_intervals)
-        )
+        seconds, due_seconds = _count_seconds(intervals, self.limited_intervals, side)
         count, trips_s = self.counts["done"], self.round_trips_s
         return OperationGroup(
             key=key,
@@ -298,8 +295,8 @@ class _OperationSums:
             operation=operation,
             measurements=len(self.measurements),
             active_clients=_sweep_intervals(intervals)[1],
-            seconds=_count_seconds(intervals, self.limited_intervals),
-            due_seconds=_count_seconds(counted, limited),
+            seconds=seconds,
+            due_seconds=due_seconds,
             failures=dict(self.failures.most_common()),
             latency=self.latency,
             round_trip_s=trips_s / count if count and trips_s is not None else None,
@@ -309,12 +306,17 @@ class _OperationSums:
         )
 
 
-def _count_seconds(counted: _Intervals, limited: _Intervals) -> float:
-    """Return the seconds that intervals cover; of jobs at a time, those left out leave out their share."""
+def _count_seconds(counted: _Intervals, limited: _Intervals, side: str) -> tuple[float, float]:
+    """Return the seconds that intervals cover, and those without the time of late answers.
+
+    Steps of jobs at a time that are left out leave out their share of both.
+    """
     intervals = {**counted, **limited}
-    lengths = {key: key[2] - key[1] for key in intervals}
-    share = sum(lengths[key] for key in counted) / max(sum(lengths.values()), 1)
-    return share * _sweep_intervals(intervals)[0]
+    steps = {key: n for key, n in intervals.items() if n or side != CLIENT}
+    lengths = {key: key[2] - key[1] for key in steps}
+    counted_us = sum(length for key, length in lengths.items() if key in counted)
+    share = counted_us / max(sum(lengths.values()), 1)
+    return share * _sweep_intervals(intervals)[0], share * _sweep_intervals(steps)[0]
 
 
 def _sweep_intervals(intervals: _Intervals) -> tuple[float, int]:

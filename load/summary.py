@@ -149,7 +149,9 @@ class _GroupKey:
         self._by = by
         self._measurements: dict[str, dict[str, Any]] = {}
 
-    def find(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def find(self, row: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        if "step" in self._by and not row["clients"] and row["side"] == CLIENT:
+            return None  # the time of late answers
         axis_values = self._measurements.get(row["measurement_id"])
         if axis_values is None:
             axis_values = {name: lookup_value(row, name) for name in self._by}

@@ -26,7 +26,7 @@ def summarize_rows(rows: Sequence[Row], seconds: Optional[float] = None) -> Dict
     """
     selected_rows = _choose_rows(rows)
     counted_rows = _select_counted(selected_rows)
-    seconds = _count_seconds(counted_rows) if seconds is None else seconds
+    seconds = _count_seconds(selected_rows) if seconds is None else seconds
     scheduled = sum(row["scheduled"] for row in selected_rows)
     figures = {
         "limited_steps": float(len(_find_limited(selected_rows))),
@@ -90,7 +90,13 @@ def _count_busy_seconds(
 
 
 def _count_seconds(rows: Sequence[Row]) -> float:
-    return float(sum({row["step"]: row["step_s"] for row in rows}.values()))
+    """Count the seconds of steps and of late answers, of which those left out leave out their share."""
+    steps = [row for row in rows if row["clients"]]
+    counted_s, steps_s, all_s = (
+        sum({row["step"]: row["step_s"] for row in group}.values())
+        for group in (_select_counted(steps), steps, rows)
+    )
+    return float(counted_s * all_s / (steps_s or 1.0))
 
 
 #: Quantiles of each call, and of the slowest operations, by the end of their figures' names.

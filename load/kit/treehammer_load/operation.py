@@ -155,16 +155,12 @@ class Flight:
         """Return whether it was sent more than ``seconds`` ago."""
         return self.sent_s is not None and self._clock() > self.sent_s + seconds
 
-    def succeed(self, server: str) -> None:
-        """Note that it has succeeded at a server (``host:port``)."""
-        self.end(server, "")
-
     def fail(self, failure: str, server: str = "") -> None:
         """Note that it has failed; ``failure`` is one of the record's classes."""
         self.end(server, failure)
 
     def end(self, server: str, failure: str) -> None:
-        """Note that it has ended; ``failure`` is '' for success."""
+        """Note that it has ended at a server (``host:port``); ``failure`` is '' for success."""
         if not self._ended:
             self._ended = True
             now_s = self._clock() if self.done_s is None else self.done_s
@@ -175,7 +171,7 @@ class StorageClient:
     """Client of one protocol.
 
     :meth:`start` sends an operation and returns at once; the client calls ``send`` when it really
-    sends, and later ``succeed`` or ``fail``, from any thread. It never repeats an operation.
+    sends, and later ``end`` or ``fail``, from any thread. It never repeats an operation.
 
     Args:
         clients: number of clients, each with connections of its own.

@@ -164,7 +164,7 @@ class Recorder:
     def _list_overtime(self, rows: List[Dict[str, Any]], end_s: float) -> Iterator[Dict[str, Any]]:
         """Make rows without clients of the time until 99 % of late answers had come.
 
-        No answer comes before the shortest latency.  Steps left out leave out their share.
+        No answer comes before the shortest latency.
         """
         for name, ends in sorted(self._ends.items()):
             keys = [key for key in self._counts if key[1] == name]
@@ -172,14 +172,13 @@ class Recorder:
             overtime_s = ends.quantile(0.99) - latency.quantile(0.0) - end_s
             if overtime_s < OVERTIME_SHARE * end_s:
                 continue
-            lengths = {row["step"]: row["step_s"] for row in rows if row["operation"] == name}
-            counted_s = sum(length for step, length in lengths.items() if not self.is_limited(step))
+            steps = {row["step"] for row in rows if row["operation"] == name}
             yield {
-                **self._make_row((max(lengths) + 1, *max(keys)[1:]), end_s),
+                **self._make_row((max(steps) + 1, *max(keys)[1:]), end_s),
                 "step_start_us": self._steps.start_us + round(end_s * 1e6),
-                "step_s": overtime_s * (counted_s / sum(lengths.values()) or 1.0),
+                "step_s": overtime_s,
                 "clients": 0,
-                "generator_limited": not counted_s,
+                "generator_limited": all(map(self.is_limited, steps)),
             }
 
     def is_limited(self, step: int) -> bool:

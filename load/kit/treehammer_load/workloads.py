@@ -178,9 +178,6 @@ def _count_deleted(task: LoadTask, clients: int) -> int:
     return clients * task.read_count("files", 100, MAX_SEQUENCE)
 
 
-_Poll = Tuple[float, Flight]
-
-
 class VanishPoller(WrappingClient):
     """Performs ``vanish``: a stat at once, and further ones every ``poll_s``.
 
@@ -192,7 +189,7 @@ class VanishPoller(WrappingClient):
     def __init__(self, inner: StorageClient, poll_s: float) -> None:
         super().__init__(inner)
         self._poll_s = poll_s
-        self._polls: SimpleQueue[Optional[_Poll]] = SimpleQueue()
+        self._polls: SimpleQueue[Optional[Tuple[float, Flight]]] = SimpleQueue()
         threading.Thread(target=self._repeat, daemon=True).start()
 
     def start(self, flight: Flight) -> None:
@@ -210,10 +207,8 @@ class VanishPoller(WrappingClient):
 
     def _ask(self, flight: Flight) -> None:
         def answered(_stat: Flight, _now_s: float, server: str, failure: str) -> None:
-            if failure == "not-found":
-                flight.succeed(server)
-            elif failure:
-                flight.fail(failure, server)
+            if failure:
+                flight.end(server, "" if failure == "not-found" else failure)
             elif flight.has_lasted(self.timeout_s):
                 flight.fail("timeout", server)
             else:

@@ -87,7 +87,7 @@ class SimulatedStorage(StorageClient):
         answer = self.timer.now() + self.answer_s
         if self.stall[0] <= answer < self.stall[1]:
             answer = self.stall[1]
-        self.timer.at(answer, lambda: flight.succeed("server:1094"))
+        self.timer.at(answer, lambda: flight.end("server:1094", ""))
         if self.send_s:
             self.timer.wait(self.send_s)
 

@@ -185,10 +185,7 @@ def test_too_many_servers_are_counted_together(monkeypatch: pytest.MonkeyPatch) 
     for number in range(6):
         flight = Flight(Operation(0.1, "open", 0, FILE), lambda: 0.1, recorder_of_steps.record)
         flight.send()
-        if number % 2:
-            flight.fail("reset", f"s{number}:1")
-        else:
-            flight.succeed(f"s{number}:1")
+        flight.end(f"s{number}:1", "reset" if number % 2 else "")
     assert len(recorder_of_steps.list_rows(1.0)) == 6
     monkeypatch.setattr(recorder, "MAX_ROWS", 5)
     (row,) = recorder_of_steps.list_rows(1.0)

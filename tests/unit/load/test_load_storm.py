@@ -63,7 +63,7 @@ class _Storage(StorageClient):
             time.sleep(0.01)
             flight.fail(self.failure, "server:1094")
         else:
-            flight.succeed("server:1094")
+            flight.end("server:1094", "")
 
 
 def test_files_left_at_the_end_are_unread() -> None:

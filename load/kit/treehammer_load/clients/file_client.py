@@ -69,17 +69,17 @@ class FileClient(ThreadedClient):
         self._readers.clear()
 
     def _perform(self, flight: Flight) -> None:
+        failure = ""
         flight.send()
         try:
             if flight.operation.name not in self._actions:
                 raise OSError(errno.EOPNOTSUPP, "no such operation")
             self._actions[flight.operation.name](flight)
         except OSError as error:
-            flight.fail(classify_os_error(error), self._server)
+            failure = classify_os_error(error)
         except _WrongDataError:
-            flight.fail("wrong-data", self._server)
-        else:
-            flight.succeed(self._server)
+            failure = "wrong-data"
+        flight.end(self._server, failure)
 
     # -- reading
 
