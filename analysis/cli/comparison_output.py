@@ -157,7 +157,7 @@ def _list_instructions(result: ComparisonResult, names: Mapping[str, str]) -> li
 def make_verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:
     """Make the columns of a table of verdicts."""
     sides = verdict_text.side_names(rows[0], names)
-    a, b = (verdict_text.title_side(rows, side, "\n") for side in sides)
+    a, b = (verdict_text.title_side(rows, side) for side in sides)
     return [
         TableColumn("label", "variant"),
         TableColumn("site", "site"),

@@ -73,10 +73,10 @@ def name_directions(rows: Iterable[VerdictRow]) -> str:
     return "faster ← 0 → slower" if is_time else "lower ← 0 → higher"
 
 
-def title_side(rows: Sequence[VerdictRow], side: str, separator: str) -> str:
-    """Return the heading of a side's values, with the unit if all are times per event."""
+def title_side(rows: Sequence[VerdictRow], side: str) -> str:
+    """Return the heading of a side's values, with the unit below if all are times per event."""
     unit = find_common_unit(rows)
-    return f"{side}{separator}{unit}" if unit else side
+    return f"{side}\n{unit}" if unit else side
 
 
 def find_common_unit(rows: Sequence[VerdictRow]) -> str:

@@ -90,7 +90,6 @@ class SubjectUse:
         since_us: begin of the state.
         until_us: announced end; None if it is open.
         who: the person who set it, the document that announced it, or the deciding rule.
-        change_id: the change of state with the evidence.
     """
 
     kind: str
@@ -102,7 +101,6 @@ class SubjectUse:
     since_us: int
     until_us: int | None
     who: str
-    change_id: str
 
     @property
     def is_usable(self) -> bool:

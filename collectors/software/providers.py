@@ -34,7 +34,7 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..record.outcome import ExecutionError
@@ -161,7 +161,7 @@ def _parse_xrootd(text: str, argument: str, base: PathLike) -> SoftwareRequest:
 def _describe_unknown_request(text: str, release: str) -> str:
     provider, colon, _ = text.partition(":")
     if _RELEASE_PATTERN.fullmatch(release):
-        nearest = " or ".join(map(repr, find_nearest_releases(release, WHEELS)))
+        nearest = " or ".join(map(repr, _find_nearest_releases(release)))
         return (
             f"no wheel of ROOT {release}; did you mean {nearest}? The command releases lists all. "
             f"Write 'path:/its/folder@{release}' for an installed build, "
@@ -181,10 +181,10 @@ def _describe_unknown_request(text: str, release: str) -> str:
     )
 
 
-def find_nearest_releases(release: str, releases: Iterable[str]) -> List[str]:
+def _find_nearest_releases(release: str) -> List[str]:
     """Find the releases nearest to a missing one: those of its cycle, else its neighbors."""
     version = _split_version(release)
-    ordered = sorted(releases, key=_split_version)
+    ordered = sorted(WHEELS, key=_split_version)
     same_cycle = [
         candidate for candidate in ordered if _split_version(candidate)[:2] == version[:2]
     ]

@@ -177,7 +177,6 @@ class ReplicationRule:
     state: str
     locks_ok: int
     locks_copying: int
-    locks_stuck: int
     error: str
     expires_at: float | None
 
@@ -206,7 +205,6 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
         state=str(row["state"]),
         locks_ok=int(row["locks_ok_cnt"]),
         locks_copying=int(row["locks_replicating_cnt"]),
-        locks_stuck=int(row["locks_stuck_cnt"]),
         error=" ".join(error.split()),
         expires_at=expires_at.replace(tzinfo=UTC).timestamp() if expires_at else None,
     )

@@ -75,24 +75,22 @@ def join_dimensions(names: Iterable[str]) -> sa.FromClause:
 
 
 def join_metric(
-    tables: sa.FromClause, name: str, number: int = 0, *, outer: bool = False
+    tables: sa.FromClause, name: str, number: int
 ) -> tuple[sa.FromClause, sa.ColumnElement[Any]]:
     """Return the column of a metric, and the tables joined to it if a test defined it.
 
     Args:
-        tables: the measurements, with the dimensions of catalogue metrics.
+        tables: the measurements, with the dimensions of catalogue metrics; all of them are kept.
         name: of the catalogue, or with :data:`EXTRA_PREFIX`.
         number: distinguishes several metrics of one query.
-        outer: keep measurements that lack the metric.
     """
     if not name.startswith(EXTRA_PREFIX):
         return tables, catalogue_column(name)
     metric_table = extra.alias(f"extra{number}")
     of_measurement = metric_table.c.measurement_id == measurement.c.measurement_id
     has_name = metric_table.c.name == name.removeprefix(EXTRA_PREFIX)
-    return tables.join(
-        metric_table, sa.and_(of_measurement, has_name), isouter=outer
-    ), metric_table.c.value
+    joined = tables.outerjoin(metric_table, sa.and_(of_measurement, has_name))
+    return joined, metric_table.c.value
 
 
 def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

@@ -316,7 +316,7 @@ def _select_measurements(figure: FigureQuery, keys: Sequence[str], dialect: str)
     sums: dict[str, Any] = {_COUNT: sa.func.sum}
     joined = measurement_sql.join_dimensions(figure.metrics)
     for place, metric in enumerate(figure.metrics):
-        joined, column = measurement_sql.join_metric(joined, metric, place, outer=True)
+        joined, column = measurement_sql.join_metric(joined, metric, place)
         value = credible_value(column)
         aggregates = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]

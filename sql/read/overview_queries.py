@@ -205,11 +205,9 @@ def load_cpu_models(store: ResultsReader, hosts: Collection[str]) -> dict[str, s
     return models
 
 
-def list_active_campaigns(
-    store: ResultsReader, open_states: Collection[str]
-) -> list[CampaignState]:
-    """List the running campaigns, newest first: with jobs in these states, and not over."""
-    query = sa.select(job.c.campaign_id).where(job.c.state.in_(open_states)).distinct()
+def list_active_campaigns(store: ResultsReader) -> list[CampaignState]:
+    """List the running campaigns, newest first: with open jobs, and not over."""
+    query = sa.select(job.c.campaign_id).where(job.c.state.in_(OPEN_JOB_STATES)).distinct()
     with store.connection() as connection:
         ids = list(connection.scalars(query))
     return [state for state in load_campaign_states(store, ids) if not state.is_over]
@@ -398,8 +396,8 @@ def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
     return sorted(totals, key=lambda total: (total.site, total.outcome))
 
 
-def count_jobs_by_state(store: ResultsReader, open_states: Collection[str]) -> dict[str, int]:
-    """Count jobs by state; states without jobs are absent."""
-    query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(open_states))
+def count_open_jobs(store: ResultsReader) -> dict[str, int]:
+    """Count open jobs by state; states without jobs are absent."""
+    query = sa.select(job.c.state, sa.func.count()).where(job.c.state.in_(OPEN_JOB_STATES))
     with store.connection() as connection:
         return {row[0]: row[1] for row in connection.execute(query.group_by(job.c.state))}

@@ -182,8 +182,8 @@ def is_disk_full(error: OSError) -> bool:
     return copy_failed or error.errno in DISK_FULL_ERRNOS
 
 
-def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> Path:
-    """Write files and folders into an archive under their names; return its path."""
+def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> None:
+    """Write files and folders into an archive under their names."""
     archive.unlink(missing_ok=True)
     with (
         os.fdopen(create_private_file(archive), "wb") as stream,
@@ -194,7 +194,6 @@ def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> Path:
     # It may hold a credential.
     if not any(path.is_file() and is_private(path) for path in inputs.values()):
         archive.chmod(0o644)
-    return archive
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:

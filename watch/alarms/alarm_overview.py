@@ -20,7 +20,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
 )
 from treehammer.analysis.status.site_uses import SiteState
-from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.subjects import CENTRAL, KIND_WORDS, SITE
@@ -368,7 +368,7 @@ SERVICE_RULE = "service/1"
 def assess_service(store: Store, now_us: int) -> SubjectState:
     """Assess the service by its database."""
     latest = find_latest_rule_set(store)
-    jobs = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    jobs = overview_queries.count_open_jobs(store)
     evaluated_us = latest.evaluated_us if latest else None
     return judge_service(jobs, evaluated_us, now_us)
 

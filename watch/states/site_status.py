@@ -406,7 +406,6 @@ def use_by_state(row: StatusChangeRow) -> SubjectUse:
         since_us=row.since_us,
         until_us=row.evidence.until_us,
         who=row.evidence.who or row.cause,
-        change_id=row.id,
     )
 
 

@@ -289,15 +289,14 @@ def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[Over
     return store.load_rows(OverrideRow, query.order_by(table.made_us, table.id))
 
 
-def add_override(store: Store, override: OverrideRow) -> OverrideRow:
-    """Record an override in place of the site's earlier ones, which end; return it with its identity."""
-    row = replace(override, id=secrets.token_hex(8))
+def add_override(store: Store, override: OverrideRow) -> None:
+    """Record an override under a new identity in place of the site's earlier ones, which end."""
     end_overrides(
         store, override.site, override.subject_kind, now_us=override.made_us, who=override.who
     )
     with store.writing_connection() as connection:
+        row = replace(override, id=secrets.token_hex(8))
         insert_missing_rows(connection, site_override, [row])
-    return row
 
 
 def end_overrides(

@@ -268,7 +268,7 @@ def _count_outcomes(store: Store, _now_us: int) -> Iterator[Sample]:
         latest[row.site] = max(latest.get(row.site, 0), row.last_day)
     for site, day in latest.items():
         yield "last_measured_day_seconds", [site], midnight_us(day_from_number(day)) / 1e6
-    counts = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    counts = overview_queries.count_open_jobs(store)
     for state in OPEN_JOB_STATES:
         yield "jobs", [state], counts.get(state, 0)
 

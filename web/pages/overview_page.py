@@ -23,7 +23,6 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_uses import SiteState
-from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
@@ -181,7 +180,7 @@ class Overview:
         ]
         #: Current states by site.
         self.current = {k: v for states in self.states for k, v in states.current.items()}
-        self.active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
+        self.active = overview_queries.list_active_campaigns(store)
         self.running = common_tables.campaign_table(
             "running", "Campaigns with active jobs", self.active
         )

@@ -230,24 +230,26 @@ class ServiceServer(uvicorn.Server):
         """Finish requests and stop; stop at once on a second Ctrl-C."""
         SystemdNotifier.from_environment().notify("STOPPING=1")
         if not self.should_exit:
-            _exit_later(EXIT_TIMEOUT_S)
+            _exit_later()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
 
-def _exit_later(seconds: float) -> None:
-    """End the process in any case after some seconds.
+def _exit_later() -> None:
+    """End the process in any case after :data:`EXIT_TIMEOUT_S`.
 
     A thread that waits for a database which does not answer would keep it for minutes. Nothing that
     was acknowledged is lost.
     """
 
     def leave() -> None:
-        _LOG.error("not all requests ended within %.0f s; their clients repeat them", seconds)
+        _LOG.error(
+            "not all requests ended within %.0f s; their clients repeat them", EXIT_TIMEOUT_S
+        )
         logging.shutdown()
         os._exit(0)
 
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(EXIT_TIMEOUT_S, leave)
     timer.daemon = True
     timer.start()
 

@@ -61,16 +61,14 @@ class WorkerBench:
         *executions: ExecutionSpec,
         files: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
-    ) -> Path:
+    ) -> None:
         """Write ``job.json``, a payload (a script's text) and files of its test, executable all."""
         payload_folder = self.folder / "payload"
         payload_folder.mkdir(exist_ok=True)
         for name, text in {"script": textwrap.dedent(payload).lstrip(), **files}.items():
             (payload_folder / name).write_text(text)
             (payload_folder / name).chmod(0o755)
-        path = self.folder / "job.json"
-        path.write_text(make_job(*executions, **options).to_json())
-        return path
+        (self.folder / "job.json").write_text(make_job(*executions, **options).to_json())
 
     def command(self, *options: str, python: str = sys.executable) -> list[str]:
         """Build the command line that runs the job."""

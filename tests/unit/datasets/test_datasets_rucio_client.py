@@ -433,9 +433,9 @@ def test_templates_need_their_placeholders(template: str) -> None:
         config.load_settings({"rucio_file_name": template}, environ={})
 
 
-RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
+RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
-HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Hangs: a/checksum")
+HUNG = replace(RULE, state="STUCK", locks_copying=0, error="Hangs: a/checksum")
 SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
 ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
 
@@ -533,7 +533,6 @@ def test_parse_rule_converts_row() -> None:
         "state": "STUCK",
         "locks_ok_cnt": 1,
         "locks_replicating_cnt": 0,
-        "locks_stuck_cnt": 1,
         "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
         "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
     }

@@ -151,14 +151,8 @@ def test_conditions_on_one_column_are_merged() -> None:
             "COVERING INDEX ix_measurement_counts",
         ),
         (overview_queries.list_first_measurements, "ix_rollup_day_subject (subject_id=?)"),
-        (
-            lambda store: overview_queries.list_active_campaigns(store, ["queued", "running"]),
-            "ix_job_state",
-        ),
-        (
-            lambda store: overview_queries.count_jobs_by_state(store, ["queued", "running"]),
-            "ix_job_state",
-        ),
+        (overview_queries.list_active_campaigns, "ix_job_state"),
+        (overview_queries.count_open_jobs, "ix_job_state"),
         (lambda store: overview_queries.list_campaigns_since(store, 5), "ix_campaign_created"),
         # Two indexes begin with day and subject; either is fine.
         (lambda store: overview_queries.list_bad_measurements(store, "A", 20260301), "day=?"),

@@ -114,7 +114,6 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
             1,
             None,
             "x",
-            "",
         )
 
     bad_storage = SiteUses({("storage_site", "S"): use("storage_site", "S")})

@@ -142,7 +142,7 @@ class SimulatedGrid:
         state = SiteState.OK if usability is Usability.USABLE else SiteState.CRITICAL
         use = SubjectUse(
             kind, site, usability, state, "exclusion", "3 runs failed", self.now_us,
-            None, "exclusion", "change",
+            None, "exclusion",
         )  # fmt: skip
         self.uses[kind, site] = use
 

@@ -96,7 +96,7 @@ def test_campaign_progress(filled: Store) -> None:
         "new": 2 * 10**15,
         "waiting": None,
     }
-    (running,) = overview_queries.list_active_campaigns(filled, ["queued", "running", "held"])
+    (running,) = overview_queries.list_active_campaigns(filled)
     assert running.campaign.id == "new"
     assert [row.id for row in overview_queries.list_campaigns_since(filled, 2)] == ["new"]
 
@@ -434,7 +434,7 @@ def test_totals(filled: Store) -> None:
         SiteTotal("A", "open", 1, 20260301),
         SiteTotal("B", "open", 1, 20260302),
     ]
-    assert overview_queries.count_jobs_by_state(filled, ["queued", "running", "held"]) == {
+    assert overview_queries.count_open_jobs(filled) == {
         "queued": 1,
         "running": 1,
     }
