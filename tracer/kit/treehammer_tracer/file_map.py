@@ -32,6 +32,7 @@ from typing import (
 
 from .file_reads import FileReads, Ranges, merge_ranges
 from .process_tree import Command
+from .root_map import NO_LIBRARY, RECORD_HEAD
 
 #: Names of branches that a record lists.
 MAX_BRANCHES = 500
@@ -41,11 +42,8 @@ _NTUPLE = b"ROOT::RNTuple"
 #: Version of a record from which on its offsets have 64 bits.
 _LARGE_VERSION = 1000
 _ROOT_MAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "root_map.py")
-#: Exit code of ``root_map.py`` where Python has neither ROOT nor uproot.
-_NO_LIBRARY = 3
 #: Deadline for the lists of all files of a command.
 _TIMEOUT_S = 180
-_RECORD = struct.Struct(">iHIIHH")
 
 
 class MapError(Exception):
@@ -110,7 +108,7 @@ def list_with_root(paths: Sequence[str], command: Command) -> List[Union[List[Ba
             )
         except (OSError, subprocess.SubprocessError) as error:
             return [f"its baskets and pages cannot be listed: {error}"] * len(paths)
-        if done.returncode != _NO_LIBRARY:
+        if done.returncode != NO_LIBRARY:
             reason = f"the process that lists its baskets and pages ended with {done.returncode}"
             answers = [json.loads(line) for line in done.stdout.splitlines()]
             lists = [[Basket(*row) for row in a] if isinstance(a, list) else a for a in answers]
@@ -132,13 +130,13 @@ def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
     (end,) = struct.unpack_from(">q" if version >= 1_000_000 else ">i", content, 12)
     baskets, has_ntuples = [], False
     while position < min(end, len(content)):
-        size, key_version, unzipped, _, header, _ = _RECORD.unpack_from(content, position)
+        size, key_version, unzipped, _, header, _ = RECORD_HEAD.unpack_from(content, position)
         if size == 0:
             raise MapError(f"the record at {position} has no size")
         if size < 0:  # a gap, which a deleted object left
             position -= size
             continue
-        names = position + _RECORD.size + (16 if key_version > _LARGE_VERSION else 8)
+        names = position + RECORD_HEAD.size + (16 if key_version > _LARGE_VERSION else 8)
         kind, names = _read_name(content, names)
         has_ntuples |= kind == _NTUPLE
         if kind == _BASKET:

@@ -19,8 +19,10 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 Row = Tuple[int, int, int, int, str, str]
 
-#: Start of a record: its bytes, version, bytes of content, date, and bytes of its header.
-_RECORD = struct.Struct(">ihiIh")
+#: Exit code of this program where Python has neither ROOT nor uproot.
+NO_LIBRARY = 3
+#: Start of a record: its bytes, version, bytes of content, date, bytes of its header, and cycle.
+RECORD_HEAD = struct.Struct(">iHIIHH")
 #: Headers in one vector read: servers of XRootD take 1024.
 _MAX_HEADERS = 1024
 #: Bytes of the checksum behind a page.
@@ -85,12 +87,12 @@ def list_baskets(file: Any, tree: Any) -> Iterator[Row]:
     for first in range(0, len(starts), _MAX_HEADERS):
         part = starts[first : first + _MAX_HEADERS]
         positions = array("q", [start for start, _ in part])
-        lengths = array("i", [_RECORD.size] * len(part))
-        content = ctypes.create_string_buffer(_RECORD.size * len(part))
+        lengths = array("i", [RECORD_HEAD.size] * len(part))
+        content = ctypes.create_string_buffer(RECORD_HEAD.size * len(part))
         if file.ReadBuffers(content, positions, lengths, len(part)):
             raise OSError(f"the headers of {len(part)} baskets cannot be read")
-        for (start, name), header in zip(part, _RECORD.iter_unpack(content.raw)):  # noqa: B905
-            size, _, unzipped, _, header_size = header
+        for (start, name), header in zip(part, RECORD_HEAD.iter_unpack(content.raw)):  # noqa: B905
+            size, _, unzipped, _, header_size, _ = header
             yield start, start + size, header_size, unzipped, tree.GetName(), name
 
 
@@ -180,7 +182,7 @@ def main() -> None:
     try:
         list_rows = make_lister()
     except ImportError:
-        sys.exit(3)
+        sys.exit(NO_LIBRARY)
     for line in sys.stdin:
         answer: Any
         try:
