@@ -175,4 +175,5 @@ def describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[st
 def _describe_commit(facts: Mapping[str, Any]) -> str:
     if not facts["commit"]:
         return "not in Git"
-    return f"commit {facts['commit'][:12]}{', modified in the working tree' * facts['dirty']}"
+    commit = f"commit {facts['commit'][:12]}"
+    return f"{commit}, modified in the working tree" if facts["dirty"] else commit

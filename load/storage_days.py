@@ -142,12 +142,12 @@ class StorageDay:
         parts = [text for _, text in self.problems]
         if self.status is SiteState.OK:
             opens, reads = self.opened + self.open_failed, self.blocks + self.block_failed
-            parts += [f"{self.opened:,} of {opens:,} opens succeeded"] * bool(opens)
-            parts += [f"{self.blocks:,} of {reads:,} reads succeeded"] * bool(reads)
+            parts += [f"{self.opened:,} of {opens:,} opens succeeded"] if opens else []
+            parts += [f"{self.blocks:,} of {reads:,} reads succeeded"] if reads else []
             parts += [f"{self.block_s:.3g} s per block"] if self.block_s is not None else []
         elif self.letter == "N":
             parts = ["too few operations"]
-        parts += [f"{self.limited_steps} steps left out"] * bool(self.limited_steps)
+        parts += [f"{self.limited_steps} steps left out"] if self.limited_steps else []
         return ", ".join(parts) or "no load test"
 
 

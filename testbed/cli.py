@@ -374,10 +374,8 @@ def status(settings: Settings, name: str) -> CommandOutput:
     _, state = _load_testbed(name, settings)
     if state is None:
         raise _make_missing_error(name)
-    return CommandOutput(
-        list_daemons(state),
-        remarks=[f"testbed {name} is down; treehammer testbed up starts it"] * (not state.ready),
-    )
+    advice = f"testbed {name} is down; treehammer testbed up starts it"
+    return CommandOutput(list_daemons(state), remarks=[] if state.ready else [advice])
 
 
 @testbed.command()

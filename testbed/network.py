@@ -102,7 +102,8 @@ class SiteProfile:
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the site."""
-        return (self.kind, *["http"] * self.http, *["two-doors"] * self.cache)
+        labels = {self.kind: True, "http": self.http, "two-doors": self.cache}
+        return tuple(label for label, applies in labels.items() if applies)
 
 
 MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)

@@ -110,7 +110,7 @@ def compare_command(
     reason = ""
     if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
         reason = comparison_result.explain_incomparable(store, selection, names)
-    remarks = [f"The commits were measured in different ways: {reason}."] * bool(reason)
+    remarks = [f"The commits were measured in different ways: {reason}."] if reason else []
     for definition in (plan.definition for plan in load_plans(store, selection.campaigns).values()):
         if definition.payload == ANY_COMMAND:
             remarks.append(f"{definition.description}.")

@@ -310,7 +310,7 @@ def word_verdict(metric: str, verdict: str) -> str:
 def format_verdict(row: VerdictRow, *, with_plan: bool = True) -> str:
     """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
     words = [word_verdict(row.metric, row.verdict)]
-    words += ["scatters"] * bool(row.evidence.scatter)
+    words += ["scatters"] if row.evidence.scatter else []
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
         unit = "launches" if row.evidence.launches else "jobs"
         words.append(f"{row.jobs_needed} {unit} needed")

@@ -254,7 +254,8 @@ class LoadTable(StrictModel):
         """Describe the load in one line."""
         start = f"together, after {self.wait_s:g} s at most" if self.together else "at once"
         parts = [f"{self.duration_s:g} s in steps of {self.step_s:g} s", f"jobs start {start}"]
-        parts += [f"ramp {self.ramp}"] * bool(self.ramp) + ["writes"] * self.writes
+        parts += [f"ramp {self.ramp}"] if self.ramp else []
+        parts += ["writes"] if self.writes else []
         bounds = {
             "opens/s": self.ceiling.opens_per_s,
             "clients": self.ceiling.clients,

@@ -128,13 +128,13 @@ class LevelLabels:
     def label(self, level: LoadLevel) -> str:
         """Label a level."""
         is_needed = len(self.variants.names) > 1 or not level.jobs
-        parts = [self.variants.label(level.variant)] * is_needed
-        parts += [pluralize(level.jobs, "job")] * bool(level.jobs)
+        parts = [self.variants.label(level.variant)] if is_needed else []
+        parts += [pluralize(level.jobs, "job")] if level.jobs else []
         return " · ".join([*self._place(level), *parts])
 
     def label_series(self, level: LoadLevel) -> str:
         """Label the line of a level."""
-        texts = [self._texts.label(level.series[2])] * (len(self._texts.names) > 1)
+        texts = [self._texts.label(level.series[2])] if len(self._texts.names) > 1 else []
         return " · ".join([*self._place(level), *texts]) or "observed"
 
     def sort_key(self, level: LoadLevel) -> tuple[Any, ...]:
@@ -143,8 +143,8 @@ class LevelLabels:
         return (level.storage_site, level.door, variant, level.jobs)
 
     def _place(self, level: LoadLevel) -> list[str]:
-        storage = [level.storage_site] * (len(self._storages) > 1)
-        return storage + [level.door] * (len(self._doors) > 1)
+        storage = [level.storage_site] if len(self._storages) > 1 else []
+        return [*storage, level.door] if len(self._doors) > 1 else storage
 
 
 def find_slowest(servers: Sequence[OperationGroup]) -> tuple[str, float, float] | None:

@@ -86,20 +86,18 @@ class TableColumn:
         value = row[self.key]
         return "–" if value is None else self.format_value(value)
 
-    def cell_class(self, row: Row) -> str:
-        """Return the CSS classes of a row's cell."""
-        zero = "zero" if self.is_number and row[self.key] == 0 else ""
-        return " ".join(filter(None, (self.column_class, zero, self.css_class(row))))
-
     @cached_property
     def column_class(self) -> str:
         """CSS classes common to all cells of the column."""
-        return " ".join(["number"] * self.is_number + ["long"] * self.is_long)
+        classes = {"number": self.is_number, "long": self.is_long}
+        return " ".join(name for name, applies in classes.items() if applies)
 
-    def render_cell(self, row: Row, *, is_heading: bool = False) -> str:
+    def render_cell(self, row: Row, *, is_heading: bool) -> str:
         """Render a row's cell as HTML."""
         name, scope = ("th", ' scope="row"') if is_heading else ("td", "")
-        css_class, tooltip = self.cell_class(row), self.cell_tooltip(row)
+        zero = "zero" if self.is_number and row[self.key] == 0 else ""
+        css_class = " ".join(filter(None, (self.column_class, zero, self.css_class(row))))
+        tooltip = self.cell_tooltip(row)
         return "".join(
             (
                 f"<{name}{scope}",

@@ -79,12 +79,13 @@ def make_progress_columns(progress: CampaignCount) -> list[TableColumn]:
     """Make the columns of :func:`list_progress_rows`; that of held jobs only if a job is held."""
     hidden = None if progress.total.jobs[JobState.HELD.value] else JobState.HELD
     states = [state.value for state in JobState if state is not hidden]
-    return [
+    columns = [
         TableColumn("site", "site"),
         *(TableColumn(state, state, is_number=True) for state in states),
         TableColumn("failures", "failed", format_counts),
-        *([TableColumn("missing", "missing", format_counts)] * bool(progress.total.missing)),
     ]
+    missing = TableColumn("missing", "missing", format_counts)
+    return [*columns, missing] if progress.total.missing else columns
 
 
 def _progress_table(name: str, progress: CampaignCount) -> Group:

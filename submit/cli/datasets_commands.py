@@ -159,13 +159,13 @@ def place(
                 statuses = latest
     states = {status.state for status in statuses}
     is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
+    advice = f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"
     return CommandOutput(
         [
             asdict(status) | {"progress": f"{status.files_complete} of {status.files_total}"}
             for status in statuses
         ],
-        below=[f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"]
-        * (rucio_replication.COMPLETE in states),
+        below=[advice] if rucio_replication.COMPLETE in states else [],
         exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
     )
 

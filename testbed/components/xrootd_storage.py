@@ -129,8 +129,8 @@ class XrootdStorage(Component):
 
     def _configure_site(self, profile: SiteProfile) -> None:
         site, channels = profile.site, dict(self.box.channels)
-        doors_beside = [CACHE_DOOR, ORIGIN_DOOR] * profile.cache
-        doors = ["root", *["http"] * profile.http, *doors_beside, *channels]
+        doors = ["root", *(["http"] if profile.http else [])]
+        doors += [*([CACHE_DOOR, ORIGIN_DOOR] if profile.cache else []), *channels]
         ports = dict(zip(doors, find_free_ports(len(doors)), strict=True))
         self.ports[site] = ports
         storage = make_storage(self.box, site)
@@ -190,7 +190,7 @@ class XrootdStorage(Component):
         servers = [("cmsd", REDIRECTOR, self.links.hub), ("xrootd", REDIRECTOR, self.links.hub)]
         for profile in self.profiles.values():
             site, location = profile.site, self.links.location_of(profile.site)
-            doors_beside = [*[CACHE_DOOR] * profile.cache, *dict(self.box.channels)]
+            doors_beside = [*([CACHE_DOOR] if profile.cache else []), *dict(self.box.channels)]
             servers += [("cmsd", site, location), ("xrootd", site, location)]
             servers += [("xrootd", f"{site}-{door}", location) for door in doors_beside]
             if profile.cache:

@@ -180,7 +180,7 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
     output = _describe_changes(
         update.changes,
         history=True,
-        remarks=["another evaluation was recorded at the same time"] * (not update.recorded),
+        remarks=[] if update.recorded else ["another evaluation was recorded at the same time"],
         summary=[f"{pluralize(len(update.changes), 'change')}{gone}"],
     )
     return output if update.changes or output_form() != TABLE else replace(output, columns=())

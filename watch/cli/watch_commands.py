@@ -304,7 +304,7 @@ def check_command(
         (AlarmKind.SERVICE, service and SERVICE_NAME),
     ]
     selection = [(kind, name) for kind, name in subjects if name is not None]
-    selection += [(None, "")] * everything
+    selection += [(None, "")] if everything else []
     if len(selection) + (campaign is not None) != 1:
         options = "--site, --release, --service, --campaign and --all"
         return _print_failure("", f"give one of {options}")

@@ -510,7 +510,7 @@ def _check_test(entry: PatrolEntry, path: tuple[str, ...]) -> Iterator[DocumentP
     if bool(entry.test) == bool(entry.repository):
         yield DocumentProblem(path, "needs either test, or repository with path and a ref")
     elif entry.test:
-        for key in [*refs, *["path"] * bool(entry.path)][:1]:
+        for key in [*refs, *(["path"] if entry.path else [])][:1]:
             yield DocumentProblem((*path, key), "applies only to a repository (add repository)")
     elif not refs:
         yield DocumentProblem(path, "needs a ref (add branch, tags or commit)")

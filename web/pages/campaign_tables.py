@@ -157,12 +157,11 @@ def build_message_table(store: Store, campaign: CampaignRow) -> DataTable:
         *columns("kind", "phase", "message"),
         job_column(example.values(), "example job"),
     )
-    limits = [f"From the first {len(messages)} failed measurements."] * (
-        len(messages) == campaign_queries.MAX_FAILURE_MESSAGES
-    )
-    limits += [f"The {MAX_MESSAGES} most frequent of {len(number)} messages."] * (
-        len(number) > MAX_MESSAGES
-    )
+    limits = []
+    if len(messages) == campaign_queries.MAX_FAILURE_MESSAGES:
+        limits.append(f"From the first {len(messages)} failed measurements.")
+    if len(number) > MAX_MESSAGES:
+        limits.append(f"The {MAX_MESSAGES} most frequent of {len(number)} messages.")
     return DataTable("messages", "Failure messages", listed_columns, rows, note=" ".join(limits))
 
 

@@ -87,7 +87,8 @@ class LoopSource:
     @property
     def kit_options(self) -> List[str]:
         """Options with which the kit's library is compiled for this loop."""
-        options = [*["-DTREEHAMMER_NTUPLE"] * self.ntuple, *["-DTREEHAMMER_FRAME"] * self.frame]
+        options = ["-DTREEHAMMER_NTUPLE"] if self.ntuple else []
+        options += ["-DTREEHAMMER_FRAME"] if self.frame else []
         if self.callgrind:
             options.append(f'-DTREEHAMMER_CALLGRIND="{self.callgrind}"')
         return options
