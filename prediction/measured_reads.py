@@ -280,16 +280,10 @@ def _build_read(rows: Sequence[Row]) -> MeasuredRead:
     passes = [wall_s for row in rows for wall_s in _list_pass_walls(row)]
     walls = [math.fsum(row[f"{phase}_wall_s"] or 0.0 for phase in PASS_PHASES) for row in rows]
     spread = statistics.stdev(passes) if len(passes) > 1 else 0.0
-    medians = {
-        name: _find_median(rows, name) for name, value in newest.items() if _is_number(value)
-    }
+    medians = {name: _find_median(rows, name) for name, value in newest.items() if is_number(value)}
     row = {**newest, **medians, "started_us": newest["started_us"]}
     axes = parse_axes(str(newest["variant"]))
     return MeasuredRead(row, axes, statistics.median(walls), spread)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool)
 
 
 def _find_median(rows: Sequence[Row], name: str) -> float:

@@ -29,7 +29,6 @@ import uvicorn
 from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.program_runs import run_postgres, wait_for_service
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
-from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.sql.core.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
@@ -110,7 +109,8 @@ def _measure_round(url: str, count: int, size: int) -> dict[str, float]:
 def _build_requests(count: int, size: int, token: str) -> Iterator[bytes]:
     """Yield requests of ``size`` measurements each, of three days at forty sites."""
     measurements = iter(SyntheticCampaigns(3, count))
-    while documents := [_to_document(m) for m in islice(measurements, size)]:
+    while chunk := [*islice(measurements, size)]:
+        documents = [{"values": dict(m.values), "extras": dict(m.extras)} for m in chunk]
         body = gzip.compress(json.dumps({"measurements": documents}).encode(), 6)
         head = (
             "POST /api/v1/measurements HTTP/1.1\r\nHost: localhost\r\n"
@@ -118,10 +118,6 @@ def _build_requests(count: int, size: int, token: str) -> Iterator[bytes]:
             f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         yield head.encode() + body
-
-
-def _to_document(measurement: Measurement) -> dict[str, Any]:
-    return {"values": dict(measurement.values), "extras": dict(measurement.extras)}
 
 
 async def _time_requests(port: int, requests: Sequence[bytes], connections: int) -> list[float]:

@@ -78,6 +78,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other
     a = _load_values(request.store, identity)
+    output = a["log_excerpt"]
     b = _load_values(request.store, other) if other else None
     differences, *tables = _build_tables(a, b)
     parts, output = import_parts("measurement_part"), a["log_excerpt"]

@@ -190,20 +190,13 @@ def check_tree(tree: Any, path: str, name: str) -> Any:
     return tree
 
 
-def tree_extent(tree: Any) -> int:
-    """Compute branches times entries, which is small for metadata trees."""
-    return int(tree.GetEntries() * tree.GetNbranches())
-
-
 def list_chains(file: Any) -> list[str]:
     """List the chains of a file, which hold no data but the names of other files."""
     objects = ROOT.treehammer.ListContents(file)
     return sorted({str(item.first) for item in objects if str(item.second) == "TChain"})
 
 
-def describe_missing_tree(
-    name: str, objects: Sequence[FileObject], chains: Sequence[str] = ()
-) -> str:
+def describe_missing_tree(name: str, objects: Sequence[FileObject], chains: Sequence[str]) -> str:
     """Describe the objects that exist instead of the missing tree."""
     if chains and (not objects or name in chains):
         chain = name if name in chains else chains[0]
@@ -280,9 +273,8 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         layouts.append(measure_file(path, tree, channel))
         send_message(channel, {"done": count})
     if not any(layout["entries"] for layout in layouts):
-        raise RequestError(
-            request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
-        )
+        kind = "RNTuple" if layouts[0]["format"] == RNTUPLE_FORMAT else "tree"
+        raise RequestError(request["paths"][0], f"the {kind} {tree!r} is empty")
     first = open_file(request["paths"][0], channel)
     objects = list_objects(first)
     old_ntuples = {item.path for item in objects if is_old_ntuple(item)}
@@ -292,11 +284,6 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         "others": sorted({item.path for item in objects} - {tree, *old_ntuples}),
         "old_ntuples": sorted(old_ntuples),
     }
-
-
-def describe_kind(layout: dict[str, Any]) -> str:
-    """Name the kind of object that a layout is of."""
-    return "RNTuple" if layout["format"] == RNTUPLE_FORMAT else "tree"
 
 
 def find_largest(paths: Sequence[str], channel: TextIO) -> str:
@@ -345,7 +332,9 @@ def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
         else:
             tree, friend_names = item.read_tree()
             if tree:
-                extents[item.path] = (tree_extent(tree), int(tree.GetZipBytes()))
+                # Branches times entries, which is small for metadata trees.
+                extent = int(tree.GetEntries() * tree.GetNbranches())
+                extents[item.path] = (extent, int(tree.GetZipBytes()))
                 friends.update(resolve_friends(item, friend_names, path))
     main_trees = [name for name in extents if name not in friends] or extents
     name = max(sorted(main_trees), key=lambda name: extents[name], default="")

@@ -30,15 +30,14 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
     subject = f"pool {connection.pool.name}"
     connection.pauses_s = PROBE_RETRY_PAUSES_S
 
-    def count_slots() -> str:
-        return f"the pool has {connection.matching_slots('true')[1]} slots"
-
     def identify_schedd() -> str:
         schedd, user = connection.identify_schedd()
         return f"{schedd} accepts jobs of {user}"
 
     yield from _probe_tokens(subject, connection.pool)
-    collector = run_probe(subject, "collector", count_slots)
+    collector = run_probe(
+        subject, "collector", lambda: f"the pool has {connection.matching_slots('true')[1]} slots"
+    )
     yield collector
     is_silent = collector.result != PROBE_OK
     if is_silent:
