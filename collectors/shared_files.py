@@ -210,7 +210,7 @@ def hold_lock(path: PathLike, on_wait: Optional[Callable[[], object]] = None) ->
         yield stream.fileno()
 
 
-def make_lock_folder(name: str, base: str = "") -> Optional[str]:
+def make_lock_folder(name: str, base: str) -> Optional[str]:
     """Make a folder below one of the user's in /tmp; None where it cannot be made or trusted.
 
     TMPDIR may be private to a job, so /tmp comes first.

@@ -202,7 +202,7 @@ def probe_file(
     software: SoftwareRequest,
     *,
     libraries: Sequence[Path] = (),
-    bars: ProgressFactory = no_progress,
+    bars: ProgressFactory,
 ) -> dict[str, str]:
     """Read all branches in processes that may crash; return those that ROOT cannot read -> reason.
 

@@ -274,7 +274,7 @@ class GroupNames:
         axes = [title_column(f"axis_{axis}") for axis in self._variants.axes]
         return self._variants.values, " · ".join(axes)
 
-    def build_series(self, limit: int = MAX_SERIES) -> list[FigureSeries]:
+    def build_series(self, limit: int) -> list[FigureSeries]:
         """Build one series per label; a release has the same color in every figure."""
         family_of: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}

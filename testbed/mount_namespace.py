@@ -118,7 +118,7 @@ def _quote_path(path: Path, below: Path | None = None) -> Path | str:
     return shlex.quote(f"{below or ''}{path}")
 
 
-def write_daemon_wrapper(box: Workspace, job_views: Sequence[VisibleFolder] = ()) -> None:
+def write_daemon_wrapper(box: Workspace, job_views: Sequence[VisibleFolder]) -> None:
     """Write the wrapper of daemons that change from root to the testbed's user.
 
     It makes the package cache, the testbed's folder and the folders that jobs see visible even below

@@ -182,7 +182,7 @@ def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
 
 
 def compare_data(
-    a: Iterable[Sample], b: Iterable[Sample], checksums: ChecksumsBySlot, axis: str = ""
+    a: Iterable[Sample], b: Iterable[Sample], checksums: ChecksumsBySlot, axis: str
 ) -> DataComparison:
     """Return whether both sides are proven to have read the same values.
 
@@ -346,9 +346,9 @@ def _label_sample(
     present_axes = tuple(name for name in axes if name in present)
     text = sample.variant.label(present_axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
-    words += [f"storage={sample.storage_site}"] * (with_storage and sample.is_remote)
-    words += [f"dataset={sample.dataset}"] * (with_dataset and bool(sample.dataset))
-    words += [f"loop={CLING}"] * (with_loop and sample.is_interpreted)
+    words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
+    words += [f"dataset={sample.dataset}"] if with_dataset and sample.dataset else []
+    words += [f"loop={CLING}"] if with_loop and sample.is_interpreted else []
     return " ".join(filter(None, words))
 
 

@@ -223,8 +223,8 @@ class GroupSummary:
         rows: Sequence[Row],
         by: Sequence[str],
         quantities: Sequence[str],
-        baseline: str | None = None,
-        work: str = "event",
+        baseline: str | None,
+        work: str,
     ) -> GroupSummary:
         """Group rows, by default by all that vary.
 

@@ -246,7 +246,7 @@ def _cpu_seconds(process: int) -> float:
     return total / 1e9
 
 
-def request_page(port: int, page: PageRequest, number: int = 0) -> tuple[float, int]:
+def request_page(port: int, page: PageRequest, number: int) -> tuple[float, int]:
     """Return seconds until the service responds in a round, and bytes of the body."""
     connection = HTTPConnection("127.0.0.1", port, timeout=600)
     try:

@@ -114,7 +114,7 @@ def common_label(labels: Collection[str]) -> str:
 
 
 def list_recorded_variants(
-    store: ResultsReader, variants: Iterable[str], site: str | None = None
+    store: ResultsReader, variants: Iterable[str], site: str | None
 ) -> list[str]:
     """List the recorded variants that equal these except for the release, at one or all sites."""
     requested = set(map(drop_release_axis, variants))

@@ -95,7 +95,7 @@ class RowStream:
 
 
 def build_schema(
-    columns: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool = False
+    columns: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool
 ) -> pa.Schema:
     """Build the columns of measurements; metadata state kind and meaning.
 

@@ -337,14 +337,14 @@ def _count_only(store: Store) -> Iterator[AddMeasurements]:
 
 
 def merge_companions(
-    store: Store, incoming: MeasurementFile, counted_ids: set[str] | None = None, *, group: str
+    store: Store, incoming: MeasurementFile, counted_ids: set[str] | None, *, group: str
 ) -> int:
     """Import companion tables of a file; existing rows are kept.
 
     Args:
         store: to fill.
         incoming: a file.
-        counted: campaigns of files before, to which its own are added: only count, write nothing.
+        counted_ids: campaigns of files before, to which its own are added: only count, write nothing.
         group: gets the campaigns that have no owner here.
 
     Returns:

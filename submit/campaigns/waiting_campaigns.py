@@ -97,10 +97,10 @@ class OwnCampaigns:
 
 def report_waiting(
     settings: Settings,
-    references: Collection[str] = (),
+    references: Collection[str],
     *,
-    collect: bool = True,
-    names_waiting: bool = True,
+    collect: bool,
+    names_waiting: bool,
 ) -> list[str]:
     """Collect arrived results; return a line for each campaign with missing measurements.
 

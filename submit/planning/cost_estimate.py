@@ -337,7 +337,7 @@ def list_memory_bounds(plan: Plan) -> list[str]:
     ]
 
 
-def add_review(plan: Plan, settings: Settings, store: Store | None = None) -> Plan:
+def add_review(plan: Plan, settings: Settings, store: Store | None) -> Plan:
     """Add the review of a plan and its notes.
 
     Raises:

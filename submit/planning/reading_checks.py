@@ -154,7 +154,7 @@ def _describe_entries(entries: Sequence[int]) -> str:
 
 
 def find_content_problems(
-    definition: TestDefinition, contents: DatasetContents, folder: Path | None = None
+    definition: TestDefinition, contents: DatasetContents, folder: Path | None
 ) -> Iterator[ContentProblem]:
     """Find a tree, branches or blocks that a dataset does not have, as far as they are known.
 

@@ -107,7 +107,7 @@ def read_uses(store: Store, settings: Settings) -> SiteUses:
 
 
 def select_usable_sites(
-    request: CampaignRequest, settings: Settings, uses: SiteUses | None = None
+    request: CampaignRequest, settings: Settings, uses: SiteUses | None
 ) -> SiteSelection:
     """Select the sites of a request, without those that may not be used.
 

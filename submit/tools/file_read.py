@@ -335,7 +335,7 @@ def plan_read(
     software: Mapping[str, SoftwareRequest],
     settings: Settings,
     *,
-    mode: str = SOLO,
+    mode: str,
 ) -> Plan:
     """Plan a read on this machine.
 

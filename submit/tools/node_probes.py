@@ -29,7 +29,7 @@ from treehammer.submit.campaigns.campaign_request import plan_request
 from treehammer.submit.campaigns.submission import submit_plan
 from treehammer.submit.campaigns.tracker import CampaignTracker, group_by_batch_system
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, CampaignRequest
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.text_formatting import ProgressFactory, pluralize
 
 if TYPE_CHECKING:
     from treehammer.submit.sites.site_model import Site
@@ -80,7 +80,7 @@ def probe_nodes(
     sites: Sequence[Site],
     settings: Settings,
     wait_s: float,
-    bars: ProgressFactory = no_progress,
+    bars: ProgressFactory,
 ) -> list[ProbeResult]:
     """Send a job to each site that checks its node; return results site by site.
 

@@ -214,7 +214,7 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
 
 
 def judge_release(
-    release: str, checks: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck] = ()
+    release: str, checks: Sequence[ReleaseCheck], compared: Sequence[ReleaseCheck]
 ) -> SubjectState:
     """Judge the checks and stored comparisons of a release.
 

@@ -105,7 +105,7 @@ class RemoteService:
         key = load_user_key(settings)
         return cls(url, timeout_s, key.text if key else "", str(settings.service_ca_file or ""))
 
-    def fetch_states(self, kind: AlarmKind | None = None, name: str = "") -> list[SubjectState]:
+    def fetch_states(self, kind: AlarmKind | None, name: str) -> list[SubjectState]:
         """Fetch the states of all subjects, or the one of a kind and name.
 
         Raises:

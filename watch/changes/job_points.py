@@ -242,7 +242,7 @@ def make_series(
 
 
 def list_points(
-    rows: Iterable[Mapping[str, Any]], controls: Mapping[str, str], default_control: str = ""
+    rows: Iterable[Mapping[str, Any]], controls: Mapping[str, str], default_control: str
 ) -> list[JobPoint]:
     """Collect the points of measurements (rows with :data:`POINT_COLUMNS`).
 

@@ -497,7 +497,7 @@ def _leave_out_release(occasion: Occasion, error: TreehammerError) -> Occasion |
     return replace(occasion, axes={RELEASE_AXIS: (*usable, release)})
 
 
-def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str = "") -> PatrolEntryRow:
+def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str) -> PatrolEntryRow:
     """Describe an entry with its next start by time; ``line`` is its position in the file."""
     next_us = None
     if entry.times is not None:

@@ -156,7 +156,7 @@ def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Sp
     }
 
 
-def encode_values(layout: FigureLayout, field: str = "y") -> Specification:
+def encode_values(layout: FigureLayout, field: str) -> Specification:
     """Return the axis of values: fitted to the data, from zero, or logarithmic."""
     ends = _value_domain(layout)
     scale = {

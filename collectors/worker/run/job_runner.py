@@ -93,7 +93,7 @@ def load_job(path: str) -> JobSpec:
     return job
 
 
-def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str = "") -> bool:
+def run_job(job: JobSpec, job_folder: str, output: str, attempt: int, work: str) -> bool:
     """Run the job's executions in order; True when each ended without failure.
 
     Writes ``records/``, ``logs/`` and ``attempt.json`` to ``output``, and small files of failed

@@ -137,7 +137,7 @@ class LoadTimer:
         self._stop = stop or Event()
 
     @classmethod
-    def from_start(cls, start_us: int, stop: Optional[Event] = None) -> LoadTimer:
+    def from_start(cls, start_us: int, stop: Event) -> LoadTimer:
         """Start step 0 at an instant in microseconds since 1970 UTC; ``stop`` ends the load."""
         return cls(time.monotonic() + start_us / 1e6 - time.time(), stop)
 

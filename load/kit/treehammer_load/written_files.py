@@ -66,9 +66,7 @@ class WrittenFiles:
             elif operation.name == RMDIR and not failure and url in self._folders:
                 self._folders.remove(url)
 
-    def count_wrong(
-        self, client: StorageClient, stop: Event, ceiling: CeilingShare = NO_CEILING
-    ) -> int:
+    def count_wrong(self, client: StorageClient, stop: Event, ceiling: CeilingShare) -> int:
         """Read all files back, in 600 s at most; return how many have another content."""
         files = [
             LoadFile(url, self._sizes[url], adler32=adler32)
@@ -187,7 +185,7 @@ def perform_reads_before(
     client: StorageClient,
     sequences: Sequence[Iterator[Operation]],
     stop: Event,
-    ceiling: CeilingShare = NO_CEILING,
+    ceiling: CeilingShare,
 ) -> None:
     """Perform reads that come before a load, those of each client in order.
 

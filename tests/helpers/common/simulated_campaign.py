@@ -137,8 +137,8 @@ def build_record(
     place: tuple[str, str],
     variant: Mapping[str, Any],
     *,
-    name: str = "simulated",
-    test: str = "ttree-read",
+    name: str,
+    test: str,
 ) -> dict[str, Any]:
     """Build the values of every measurement; ``where`` is job, repeat, round, position."""
     job, repeat, round_, position = where

@@ -46,7 +46,7 @@ def run(
     return make_measurement(f"job{next(_NUMBERS)}", **{**defaults, **values})
 
 
-def run_everywhere(times: int = 10, **values: Any) -> Iterator[Measurement]:
+def run_everywhere(times: int, **values: Any) -> Iterator[Measurement]:
     """Run a test with success at all sites, from midnight on."""
     for site in SITES:
         yield from (run(hours=hour, **{"site": site, **values}) for hour in range(times))

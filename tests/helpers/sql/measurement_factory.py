@@ -147,7 +147,7 @@ def variant_values(label: str) -> dict[str, Any]:
     return {"variant": text, "variant_label": label}
 
 
-def full_measurement(index: int = 0) -> Measurement:
+def full_measurement(index: int) -> Measurement:
     """Build a measurement with a distinct value in every catalogue column."""
     values: dict[str, Any] = {}
     for place, metric in enumerate(CATALOGUE):
@@ -306,7 +306,7 @@ def build_instruction_rows(
     return [replace(line, **changes) for line in (row, *functions)]
 
 
-def build_watched_series(identity: str = "s", **values: Any) -> WatchedSeriesRow:
+def build_watched_series(identity: str, **values: Any) -> WatchedSeriesRow:
     """Build a watched series with these values."""
     required: dict[str, Any] = {
         "kind": "ratio",

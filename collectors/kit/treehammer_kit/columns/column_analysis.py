@@ -225,7 +225,7 @@ def summarize_idle_time(
     return extras
 
 
-def collect_notes(files: Sequence[FileSurvey], others: Sequence[str] = ()) -> Dict[str, str]:
+def collect_notes(files: Sequence[FileSurvey], others: Sequence[str]) -> Dict[str, str]:
     """Collect the peculiarities of the files, and other notes, by catalogue name."""
     notes = [note for file in files for note in file.notes] + [*others]
     return {"content_notes": "; ".join(notes)} if notes else {}

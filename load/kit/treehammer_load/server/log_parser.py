@@ -12,9 +12,8 @@ from typing import IO, Callable, Dict, Iterable, Iterator, NamedTuple, Optional,
 from .log_formats import LineFormat, LineReader, LogError, LogLine
 
 
-def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> Iterator[str]:
-    """Yield complete lines of a file; text behind the last newline is kept in ``remainder``."""
-    pending = bytearray() if remainder is None else remainder
+def decode_lines(stream: IO[bytes], pending: bytearray) -> Iterator[str]:
+    """Yield complete lines of a file; text behind the last newline is kept in ``pending``."""
     for line in stream:
         pending += line
         if pending.endswith(b"\n"):
