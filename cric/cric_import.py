@@ -21,11 +21,11 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, Validation
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
-from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.document_problems import list_problems
 from treehammer.hctests.git_repository import mask_credentials
+from treehammer.program_output import read_document_text
 from treehammer.submit.sites.site_model import SITES_TABLES, Door, Site, find_prefix_error
 from treehammer.submit.sites.sites_file import is_valid_name
 
@@ -304,10 +304,9 @@ def _split_endpoint(endpoint: str) -> SplitResult:
 
 
 def _read_entries(file: Path) -> Mapping[str, Any]:
+    text = read_document_text(file, ConfigError)
     try:
-        document = load_json(read_document(file))
-    except OSError as error:
-        raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
+        document = load_json(text)
     except ValueError as error:
         raise ConfigError(f"is not JSON: {error}", where=str(file)) from error
     entries = document if isinstance(document, dict) else {}

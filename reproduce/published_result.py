@@ -34,8 +34,8 @@ from treehammer.hctests.definition.document_problems import (
     Items,
     StrictModel,
     load_document,
-    read_document_text,
 )
+from treehammer.program_output import read_document_text
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 
 #: Name of the file in the folder of a result.

@@ -27,9 +27,9 @@ from pydantic import (
     model_validator,
 )
 
-from treehammer.collectors.shared_files import read_document
 from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME
 from treehammer.errors import DatasetError, suggest_nearest
+from treehammer.program_output import read_document_text
 from treehammer.toml_documents import parse_toml
 
 SPECS_FOLDER = Path(__file__).parent
@@ -420,16 +420,14 @@ def load_spec(path: Path) -> AnySpec:
     Raises:
         DatasetError: the file cannot be read or is wrong; every mistake is named with its key.
     """
+    text = read_document_text(path, DatasetError)
     try:
-        text = read_document(path)
         document = parse_toml(text)
         kind: type[AnySpec] = (
             RawSpec if "raw" in document else MergedSpec if "merged" in document else GeneratedSpec
         )
         text_hash = hashlib.sha256(text.encode()).hexdigest()
         spec = kind.model_validate({**document, "text_hash": text_hash})
-    except OSError as error:
-        raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _format_problems(error))
         raise DatasetError(

@@ -25,7 +25,6 @@ from treehammer.hctests.definition.document_problems import (
     leave_out_consequences,
     make_key_locator,
     parse_document,
-    read_document_text,
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, have_same_kind, parse_axis_text
 from treehammer.hctests.definition.model import (
@@ -46,6 +45,7 @@ from treehammer.hctests.definition.toml_models import (
     normalize_file_name,
     validate_definition,
 )
+from treehammer.program_output import read_document_text
 from treehammer.toml_documents import parse_toml
 
 #: Keys of [test] that the command line cannot replace, since they determine the test's files.

@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import tree_sitter_toml
@@ -31,7 +30,6 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 from tree_sitter import Language, Node, Parser
 
-from treehammer.collectors.shared_files import read_document
 from treehammer.errors import InvalidDocumentError, suggest_nearest
 from treehammer.toml_documents import parse_toml, write_value
 
@@ -268,23 +266,6 @@ def validate_document(
         for detail in reversed(details):
             _remove_key(valid, _error_path(detail))
         fill_required(valid)
-
-
-def read_document_text(
-    path: Path, error: type[InvalidDocumentError], hint: str = "", *, name: str = ""
-) -> str:
-    """Read the text of a document, called ``name`` in messages; by its path by default.
-
-    Raises:
-        InvalidDocumentError: of the given type; ``hint`` is the remedy if the file cannot be read.
-    """
-    where = name or str(path)
-    try:
-        return read_document(path)
-    except OSError as cause:
-        raise error(f"cannot be read ({cause.strerror})", where=where, hint=hint) from cause
-    except ValueError as cause:
-        raise error(f"cannot be read ({cause})", where=where) from cause
 
 
 def load_document(

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treehammer.collectors.shared_files import read_document
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.program_output import LOG_FORMATS, TEXT_FORMAT
+from treehammer.program_output import LOG_FORMATS, TEXT_FORMAT, read_document_text
 from treehammer.setting_parsers import (
     RawValue,
     SettingParser,
@@ -241,14 +240,10 @@ def _file_values(file: Path | str | None, folder: Path) -> Iterator[tuple[RawVal
     path = folder / CONFIG_FILE if file is None else Path(file)
     if file is None and not path.is_file():
         return
+    hint = "Check the path given with --config or TREEHAMMER_CONFIG."
+    text = read_document_text(path, ConfigError, hint)
     try:
-        document = parse_toml(read_document(path))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read ({error.strerror})",
-            where=str(path),
-            hint="Check the path given with --config or TREEHAMMER_CONFIG.",
-        ) from error
+        document = parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
     for key, value in document.items():

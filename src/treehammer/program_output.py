@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from treehammer.collectors.shared_files import find_target, read_document
-from treehammer.errors import ConfigError, StoreError
+from treehammer.errors import ConfigError, StoreError, TreehammerError
 
 _LOG = logging.getLogger("treehammer")
 _MODE = 0o600
@@ -59,6 +59,23 @@ def is_private(path: Path) -> bool:
     return not path.stat().st_mode & 0o077
 
 
+def read_document_text(
+    path: Path, error: type[TreehammerError], hint: str = "", *, name: str = ""
+) -> str:
+    """Read the text of a document that a person wrote, called ``name`` in messages; by its path by default.
+
+    Raises:
+        TreehammerError: of the given type; ``hint`` is the remedy if the file cannot be read.
+    """
+    where = name or str(path)
+    try:
+        return read_document(path)
+    except OSError as cause:
+        raise error(f"cannot be read ({cause.strerror})", where=where, hint=hint) from cause
+    except ValueError as cause:
+        raise error(f"cannot be read ({cause})", where=where) from cause
+
+
 def read_secret_file(setting: str, path: Path | None) -> str:
     """Read the secret in the file of a setting; '' without a file.
 
@@ -68,11 +85,7 @@ def read_secret_file(setting: str, path: Path | None) -> str:
     if path is None:
         return ""
     where = f"{setting} {path}"
-    try:
-        secret = read_document(path).strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", "") or error
-        raise ConfigError(f"cannot be read ({reason})", where=where) from error
+    secret = read_document_text(path, ConfigError, name=where).strip()
     if not secret:
         raise ConfigError("is empty", where=where)
     if not is_private(path):

@@ -28,12 +28,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def is_allowed_address(address: Any) -> bool:
-    """Return whether secrets may be sent to a URL: over TLS, or on this machine."""
-    parts = split_http_url(address)
-    return parts is not None and (parts.scheme == "https" or is_loopback(str(parts.hostname)))
-
-
 def split_http_url(value: Any) -> SplitResult | None:
     """Split an HTTP URL; None where it is none, or names no host or port 0."""
     try:

@@ -14,6 +14,7 @@ from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem
+from treehammer.program_output import read_document_text
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import UnknownBatchSystemError, find_batch
 from treehammer.submit.sites.site_model import (
@@ -34,7 +35,7 @@ def read_sites_file(path: Path) -> SitesDocument:
         SitesError: the file cannot be read, or has mistakes; ``problems`` lists all of them.
     """
     hint = "Check sites_file in treehammer.toml, TREEHAMMER_SITES_FILE or --sites-file."
-    text = document_problems.read_document_text(path, SitesError, hint)
+    text = read_document_text(path, SitesError, hint)
     return parse_sites_file(text, path)
 
 

@@ -19,7 +19,7 @@ from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.service_client import describe_network_error
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
-from treehammer.setting_parsers import is_allowed_address
+from treehammer.setting_parsers import is_loopback, split_http_url
 from treehammer.sql.core.access_keys import load_user_key
 from treehammer.watch.alarms.subject_state import (
     SERVICE_NAME,
@@ -98,7 +98,8 @@ class RemoteService:
         Raises:
             NothingToDoError: the address is neither encrypted nor of this machine.
         """
-        if not is_allowed_address(url):
+        parts = split_http_url(url)
+        if parts is None or (parts.scheme != "https" and not is_loopback(str(parts.hostname))):
             raise NothingToDoError(
                 "must begin with https://, or be an address of this machine", where=url
             )
@@ -125,9 +126,8 @@ class RemoteService:
             raise InvalidAnswerError(
                 "the response holds an invalid state", where=self.url
             ) from error
-        if not states or (
-            kind and [(state.kind, state.name) for state in states] != [(kind, name)]
-        ):
+        subjects = [(state.kind, state.name) for state in states]
+        if not subjects or (kind and subjects != [(kind, name)]):
             raise InvalidAnswerError(
                 "the response holds other states than asked for", where=self.url
             )

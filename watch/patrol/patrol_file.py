@@ -31,6 +31,7 @@ from treehammer.hctests.definition.document_problems import (
     build_document_schema,
     invalid_value,
 )
+from treehammer.program_output import read_document_text
 from treehammer.text_formatting import SECOND_US, parse_duration
 from treehammer.toml_documents import write_value
 from treehammer.watch.store.patrol_starts import SiteLimits
@@ -451,7 +452,7 @@ def read_patrol_file(path: Path) -> PatrolFile:
         PatrolFileError: the file cannot be read, or has mistakes; ``problems`` lists all of them.
     """
     hint = "Give the path of a patrol file; docs/patrol.md has an example."
-    text = document_problems.read_document_text(path, PatrolFileError, hint)
+    text = read_document_text(path, PatrolFileError, hint)
     return parse_patrol_file(text, path)
 
 

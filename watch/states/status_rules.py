@@ -25,8 +25,8 @@ from treehammer.hctests.definition.document_problems import (
     invalid_value,
     list_problems,
     load_document,
-    read_document_text,
 )
+from treehammer.program_output import read_document_text
 from treehammer.text_formatting import SECOND_US, format_share, parse_duration
 
 RULES_FILE = Path(__file__).with_name("status_rules.toml")
