@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from treehammer.explore.explore_figure import describe_metric, explain_empty_figure
+from treehammer.errors import ConfigError
+from treehammer.explore.explore_figure import describe_metric, explain_empty_figure, figure_heading
 from treehammer.explore.explore_query import FORMER_VIEWS, METRICS, SIZE, VIEWS, ExploreQuery, View
 from treehammer.explore.explore_result import (
     S0_TITLE,
@@ -24,14 +25,19 @@ from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.version import __version__
 from treehammer.web import sections as ui
-from treehammer.web.addresses import has_page, link_to, link_to_same_page
+from treehammer.web.addresses import has_page, link_to, link_to_same_page, wants_html
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures.drawing import FIGURE_FORMATS, PAPER_WIDTHS_MM, PIXELS_PER_MM
 from treehammer.web.figures.figure_chart import FigureChart, chart_figure
 from treehammer.web.labels import VARIANT_COLUMN, head_column
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import FormInput
-from treehammer.web.page_service import draw_file, make_drawing_pool, make_figure_response
+from treehammer.web.page_service import (
+    draw_file,
+    error_sentence,
+    make_drawing_pool,
+    make_figure_response,
+)
 
 _EXPLORE_TABLES = {"figure": "groups of measurements with their statistics"}
 _EXPLORE_ABOUT = (
@@ -55,7 +61,14 @@ def _show_figure(request: PageRequest[Any]) -> PageContent | Response:
     former = FORMER_VIEWS.get(request.raw.query_params.get("view", ""))
     if former and request.is_html:
         return RedirectResponse(link_to_same_page(**former))
-    result = run_query(request)
+    try:
+        result = run_query(request)
+    except ConfigError as error:
+        if not wants_html(request.raw):
+            raise
+        query = request.query.resolve(request.store)
+        message = ui.headline(ui.end_sentence(error_sentence(error)))
+        return PageContent(figure_heading(query), [message, _build_form(query)], status=400)
     links = RowLinks(result.query)
     # Files are in the order of time, pages begin with the newest.
     ordered = result.newest_first if request.is_html else result
@@ -103,13 +116,9 @@ def _describe_subject(result: ExploreResult) -> ui.Section:
     """Describe the metric and link the selected campaigns."""
     campaigns = zip(result.query.campaigns, result.query.campaign_names, strict=True)
     selected = [ui.Link(name, link_to("campaign", campaign_id=id_)) for id_, name in campaigns]
-    parts: list[ui.Inline] = [
-        ui.Styled(describe_metric(result.query), tooltip=result.about["metric"])
-    ]
-    for number, link in enumerate(selected):
-        last = number == len(selected) - 1
-        parts += [" Campaign " if not number else " and " if last else ", ", link]
-    return ui.Paragraph(*parts, "." if selected else "", look="quiet under")
+    metric = ui.Styled(describe_metric(result.query), tooltip=result.about["metric"])
+    names = [" Campaign ", *ui.separate(selected, " and "), "."] if selected else []
+    return ui.Paragraph(metric, *names, look="quiet under")
 
 
 def _show_result(result: ExploreResult, links: RowLinks, table: DataTable) -> Iterator[ui.Section]:
@@ -143,15 +152,11 @@ def _note_aggregation(result: ExploreResult) -> ui.Paragraph:
     query, note = result.query, result.about["aggregated"]
     if not note:
         return ui.Paragraph("")
-    advice: list[ui.Inline] = [
-        " Differences may come from the mix: filter for one value, or separate them by color or panels"
-    ]
-    if query.view == View.MEANS and query.by in TIME_UNITS:
-        advice += [
-            ", or ",
-            ui.Link("compare with the same work", link_to_same_page(view=View.RELATIVE)),
-        ]
-    return ui.Paragraph(ui.Strong(note), *advice, ".", look="aggregated")
+    hint = " Differences may come from the mix: filter for a value, or separate by color or panels"
+    is_trend = query.view == View.MEANS and query.by in TIME_UNITS
+    link = ui.Link("compare with the same work", link_to_same_page(view=View.RELATIVE))
+    further = (", or ", link) if is_trend else ()
+    return ui.Paragraph(ui.Strong(note), hint, *further, ".", look="aggregated")
 
 
 def _offer_files(result: ExploreResult, *, has_figure: bool) -> Iterator[ui.Section]:
@@ -197,8 +202,8 @@ def _explain_no_points(result: ExploreResult) -> Iterator[ui.Section]:
         )
         yield ui.Command("treehammer demo")
         return
-    days = [f"from {query.first}"] if query.first else []
-    days += [f"to {query.last}"] if query.last else []
+    period = (("from", query.first), ("to", query.last))
+    days = [f"{word} {day}" for word, day in period if day]
     yield ui.Paragraph(
         f"No measurements match the selection{', ' if days else ''}{' '.join(days)}. ",
         ui.Link("Show all days without filters", f"{link_to(result.route)}?from=&to="),
