@@ -187,7 +187,7 @@ class EventLog:
     def remove_unstarted(self, proc: int) -> None:
         """Add that a job was removed with its cluster, before it was in the queue."""
         reason = "lost: its cluster was removed from the queue before the job's turn came"
-        reasons = {job.removal_reason for job in self.jobs.values() if job.removal_reason}
+        reasons = {j.removal_reason for j in self.jobs.values() if j.removal_reason and j.ended_us}
         if reasons:
             reason += f": {min(reasons)}"
         self.job(proc).apply(JobEvent(EventType.ABORTED, proc, 0, 0, {"Reason": reason}))

@@ -158,7 +158,8 @@ class HTCondorBatch(FolderBatch[Submission]):
                         raise BatchError(
                             f"HTCondor does not accept the jobs ({' '.join(str(error).split())})",
                             where=f"pools.{self.pool.name}",
-                            hint="Nothing of this cluster was submitted. Try again later.",
+                            hint="Nothing of this cluster was submitted. If the schedd requires "
+                            "something, add it to the site's submit; else try again later.",
                         ) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")

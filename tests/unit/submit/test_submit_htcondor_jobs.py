@@ -403,9 +403,9 @@ def test_job_removed_before_its_turn_is_lost_or_cancelled(
     schedd.write(FIRST, event(ABORTED, 20, Reason="by a person"), removal)
     if cancelled:
         schedd.submission.cancellation_mark.touch()
-    assert schedd.states()[1] == state
-    status = schedd.statuses()[1]
-    assert status
+    ids = [*schedd.ids, f"7.2@{schedd.submission.name}"]
+    _, second, status = schedd.batch.query(ids).values()
+    assert (status.state.value, status.reason) == (state, second.reason)
     expected = "cancelled" if cancelled else "before the job's turn came: by a person"
     assert status.reason.endswith(expected)
 
