@@ -400,13 +400,13 @@ def test_job_removed_before_its_turn_is_lost_or_cancelled(
     schedd: Schedd, cancelled: bool, state: str
 ) -> None:
     removal = event(CLUSTER_REMOVED, 30, proc=-1)
-    schedd.write(FIRST, event(ABORTED, 20, Reason="by a person"), removal)
+    schedd.write(FIRST, event(ABORTED, 20, Reason="via condor_rm"), removal)
     if cancelled:
         schedd.submission.cancellation_mark.touch()
     ids = [*schedd.ids, f"7.2@{schedd.submission.name}"]
     _, second, status = schedd.batch.query(ids).values()
     assert (status.state.value, status.reason) == (state, second.reason)
-    expected = "cancelled" if cancelled else "before the job's turn came: by a person"
+    expected = "cancelled" if cancelled else "before the job's turn came: via condor_rm"
     assert status.reason.endswith(expected)
 
 
