@@ -126,7 +126,6 @@ def test_status_cell_links_to_day(
     tab.page.locator("summary", has_text="measurement").first.click()
     assert tab.page.get_by_role("group", name="Measurements that are not good").count() == 1
     tab.page.get_by_role("link", name="day before").click()
-    tab.check_page()
     tab.page.get_by_role("link", name="Sites by day").click()
     tab.page.wait_for_url("**/#days")
 
@@ -395,3 +394,6 @@ def test_sign_in_page_is_accessible(closed_service: tuple[str, Path], open_tab: 
     tab = open_tab(closed_service[0], size="phone", scheme="dark")
     assert tab.open("/") == 401
     tab.check_page()
+    tab.page.add_init_script("Object.defineProperty(navigator, 'cookieEnabled', {value: false})")
+    tab.page.reload()
+    tab.page.get_by_text("This browser blocks cookies").wait_for()

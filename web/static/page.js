@@ -106,6 +106,8 @@ function enhance(root) {
 }
 
 enhance(document.body);
+// Signing in with a key would show the form again.
+for (const note of document.querySelectorAll("[data-needs-cookies]")) note.hidden = navigator.cookieEnabled;
 // Scroll tables of days to the latest ones.
 for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
 document.body.addEventListener("htmx:afterSettle", (event) => {
