@@ -431,9 +431,9 @@ class Site(NamedTable):
         description="Batch system without a pool that runs its jobs: local, or another shipped or installed one, as "
         "NAME or NAME@ARGUMENT.",
     )
-    requirements: Line = Field(
-        "", description="ClassAd expression that selects its machines in the pool."
-    )
+    requirements: Annotated[
+        Line, matching(r"(.*[^\\])?", "ends with a backslash, which would continue its line")
+    ] = Field("", description="ClassAd expression that selects its machines in the pool.")
     grid_resource: Annotated[Line, AfterValidator(_validate_grid_resource)] = Field(
         "",
         description='Resource of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".',

@@ -103,10 +103,6 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
         yield from _check_pool_keys(site, path)
     if "batch" in site.model_fields_set:
         yield from _check_batch(site, (*path, "batch"))
-    if site.requirements.endswith("\\"):
-        yield DocumentProblem(
-            (*path, "requirements"), "ends with a backslash, which would continue its line"
-        )
     yield from _check_submit_commands(site, (*path, "submit"))
     for name, value in site.environment.items():
         if reason := find_variable_error(name, value):

@@ -202,7 +202,11 @@ def test_command_writes_readable_sites_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--path-prefix=x", "no site in"), ("--pool=a b", "--pool: 'a b'")],
+    [
+        ("--path-prefix=x", "no site in"),
+        ("--pool=a b", "--pool: 'a b'"),
+        ("--requirements=a\\", "--requirements: 'a"),
+    ],
 )
 def test_documents_without_sites_and_wrong_options_are_refused(option: str, message: str) -> None:
     arguments = ["import", "cric", str(DATA / "site.json"), option]
