@@ -221,9 +221,7 @@ def test_traffic_stops_at_the_ceiling(timer: SimulatedTimer) -> None:
     chooser = schedules.make_chunk_chooser("random", 100_000, 1)
     reads = schedules.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
     run_load(reads, 10.0, timer, storage, CeilingShare(mb_per_s=5))
-    assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
-        "50 MB/s were asked for"
-    )
+    assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), "of 50 MB/s"
 
 
 SPAN = workloads.LoadSpan(0.0, 0.0, 60.0)

@@ -136,16 +136,8 @@ def test_load_limited_in_all_steps_has_lower_bounds(store: Store, tmp_path: Path
     """Its line has dashes only; a sentence names the limit and what is known."""
     store.add_campaign(make_campaign_row(name="opens"), [])
     for rate, done, limited in ((10, 50, True), (5, 50, False), (20, 0, True)):
-        steps = [
-            make_operation(
-                [0.5] * done,
-                {"unfinished": 50},
-                step=n,
-                bytes=20_000_000,
-                generator_limited=limited,
-            )
-            for n in range(2)
-        ]
+        fields = {"bytes": 20_000_000, "generator_limited": limited}
+        steps = [make_operation([0.5] * done, {"unfinished": 50}, step=n, **fields) for n in (0, 1)]
         values = {"variant": f'{{"rate_hz":{rate}}}', "variant_label": f"rate_hz={rate}"}
         add(store, str(rate), *steps, make_operation([], step=1, server="idle"), **values)
     output = summarize(tmp_path, "--by", "rate_hz").output

@@ -107,7 +107,7 @@ def classify_error(error: Exception) -> str:
 
 
 def load_token(url: str, env: Mapping[str, str]) -> BearerToken:
-    """Load the token for a door, which is sent over TLS only."""
+    """Load the token for a door: of https only, as object stores refuse a second credential."""
     token_file = env.get("BEARER_TOKEN_FILE")
     if not token_file or not url.startswith("https://"):
         return BearerToken()
@@ -168,17 +168,13 @@ class HttpClient(StorageClient):
 
         self._aiohttp = aiohttp
         self._tls = make_tls_context(os.environ)
-        self._token = self.load_token(url)
+        self._token = load_token(url, os.environ)
         self._sessions: Dict[int, Any] = {}
         self._servers: Dict[int, str] = {}
         self._tasks: Any = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-
-    def load_token(self, url: str) -> BearerToken:
-        """Load the token for a door."""
-        return load_token(url, os.environ)
 
     def start(self, flight: Flight) -> None:
         """Send an operation."""

@@ -6,7 +6,6 @@ import http.client
 import os
 from typing import Any
 
-from .....collectors.http_requests import NO_TOKEN, BearerToken
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 from .....collectors.pelican_director import find_object_url
 from .http_client import HttpClient
@@ -28,10 +27,6 @@ class PelicanClient(HttpClient):
             reason = getattr(error, "reason", error)
             message = f"{url}: the federation names no director: {reason}."
             raise PayloadError("open", "director", "setup", message, transient=True) from error
-
-    def load_token(self, _url: str) -> BearerToken:
-        """Return no token."""
-        return NO_TOKEN
 
     def make_address(self, method: str, url: str) -> Any:
         """Return the director's address of an object, or that of the cache that answered."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 from typing import Any, Mapping, Tuple
 
-from .....collectors.http_requests import NO_TOKEN, BearerToken
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
 from .....collectors.record.operation_steps import MKDIR, RMDIR
 from .....collectors.s3_signing import S3CredentialError, load_keys, sign_address
@@ -34,10 +33,6 @@ class S3Client(HttpClient):
         except S3CredentialError as error:
             raise PayloadError("credential", "invalid", "setup", str(error)) from None
         super().__init__(clients, timeout_s, url)
-
-    def load_token(self, _url: str) -> BearerToken:
-        """Return no token: servers refuse a request with two credentials."""
-        return NO_TOKEN
 
     def make_address(self, method: str, url: str) -> Any:
         """Sign the address of a request."""

@@ -28,14 +28,14 @@ from .server_recorder import (
 #: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
 #: Block devices on top of disks, whose traffic the disks below count.
-_STACKED_DEVICES = ("loop", "ram", "zram", "dm-", "md")
+_STACKED_DEVICES = ("loop", "ram", "zram", "dm-", "md", "bcache", "drbd", "zd")
 
 #: Counter -> meaning, in the order of the table of time steps.
 COUNTERS: Mapping[str, str] = {
     "cpu_s": "CPU seconds, of all cores",
     "io_wait_s": "seconds in which a core waited for disks",
     "total_s": "seconds of all cores",
-    "net_in_bytes": "bytes received, without the loopback",
+    "net_in_bytes": "bytes received by network cards",
     "net_out_bytes": "bytes sent",
     "net_in_packets": "packets received",
     "net_out_packets": "packets sent",
@@ -111,16 +111,21 @@ def _read_cpu() -> Dict[str, float]:
 
 
 def _read_network() -> Dict[str, float]:
-    sums = dict.fromkeys(
-        ("net_in_bytes", "net_in_packets", "net_out_bytes", "net_out_packets"), 0.0
-    )
+    """Sum the traffic of network cards; without any, as in containers, of all but the loopback.
+
+    Bonds, VLANs and bridges count what the cards below them count.
+    """
+    interfaces: Dict[str, List[str]] = {}
     for line in _read_lines("/proc/net/dev"):
         name, colon, values_text = line.partition(":")
-        values = values_text.split()
-        if colon and name.strip() != "lo" and len(values) >= 10:
-            for index, key in zip((0, 1, 8, 9), sums):  # noqa: B905  (Python 3.9)
-                sums[key] += float(values[index])
-    return sums
+        if colon and name.strip() != "lo":
+            interfaces[name.strip()] = values_text.split()
+    cards = [name for name in interfaces if os.path.exists(f"/sys/class/net/{name}/device")]
+    columns = {"net_in_bytes": 0, "net_in_packets": 1, "net_out_bytes": 8, "net_out_packets": 9}
+    return {
+        key: sum((float(interfaces[name][column]) for name in cards or interfaces), 0.0)
+        for key, column in columns.items()
+    }
 
 
 def _list_devices() -> Iterator[str]:
