@@ -28,6 +28,7 @@ from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natural_sort_key
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.collectors.job_spec import CHECKSUM
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
@@ -355,10 +356,11 @@ def render_report(report: CampaignReport) -> str:
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
     work = report.campaign.plan.definition.work
+    loop_rows = [row for row in report.rows if row["kind"] != CHECKSUM]
     tables = (
         report_figures.make_means_table(report.cells, report.axis, work),
         report_figures.make_counted_table(
-            "builds", "ROOT builds", _count_rows(report.rows, builds), builds
+            "builds", "ROOT builds", _count_rows(loop_rows, builds), builds
         ),
         report_figures.make_counted_table("nodes", "Nodes", _count_nodes(report.rows), nodes),
         report_figures.make_counted_table(

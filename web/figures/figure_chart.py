@@ -73,10 +73,9 @@ def chart_figure(
         facet = vega.encode_field("p", "ordinal", header=header)
         chart = {"facet": facet, "spec": chart, "columns": columns}
     chart.update(data=vega.MARKS, params=[*vega.make_lists(layout), zoom])
-    notes = (layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection)
-    subtitle = vega.wrap_lines(
-        [*filter(None, notes), layout.aggregated, layout.left_out], full_width
-    )
+    notes = [layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection]
+    notes += [layout.aggregated, layout.left_out]
+    subtitle = vega.wrap_lines(notes, full_width)
     if not paper_width and layout.title:
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
     elif paper_width and not layout.has_panels:

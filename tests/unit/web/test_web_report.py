@@ -203,6 +203,8 @@ def test_report_has_results_provenance_and_failures() -> None:
         "failure_message": "the door did not answer",
     }
     rows[5] |= {"plausible": False, "implausible_reasons": "efficiency above the cores"}
+    # A check of values compiles no loop, and is no build of its own.
+    rows[9] |= {"kind": "checksum", "loop_compiler": "no compiler"}
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
     for expected in (
         "ttree-read nightly",
@@ -218,6 +220,7 @@ def test_report_has_results_provenance_and_failures() -> None:
         "32 of 34",
     ):
         assert expected in page
+    assert "no compiler" not in page
 
 
 @pytest.mark.usefixtures("without_figures")
