@@ -428,8 +428,7 @@ class _ChangeSearch:
         for change, ends in zip(changes, returns, strict=True):
             for other in ends:
                 for identity in change.group.members & other.group.members:
-                    days = sorted((change.day, other.day))
-                    series[identity] = series[identity].leave_out(*days)
+                    series[identity] = series[identity].leave_out(*sorted((change.day, other.day)))
         return [member for member in series.values() if len(member.days)]
 
     def _count_days(self, change: Change, other: Change) -> int:

@@ -310,13 +310,15 @@ def _find_mixed_run(values: Values, breaks: Sequence[int]) -> frozenset[int]:
     """Find the ends of a short run of days that do not agree; empty if there is none.
 
     Runs have :data:`MIN_DAYS` days at least: an incident of two days would be one of three with a
-    wrong size.  Where the level after the run is another one, the end of the larger step stays.
+    wrong size, and one of four that has just ended a run that confirms it.  Where the level after the
+    run is another one, the end of the larger step stays.
     """
     edges = [0, *breaks, len(values)]
     segments = [values[first:last] for first, last in itertools.pairwise(edges)]
     for place, run in enumerate(segments):
+        short_days = CONFIRM_DAYS + (MIN_DAYS - 1 if place in (0, len(breaks)) else 0)
         neighbors = (*segments[max(place - 1, 0) : place], *segments[place + 1 : place + 2])
-        for neighbor in neighbors if len(run) < CONFIRM_DAYS else ():
+        for neighbor in neighbors if len(run) < short_days else ():
             middle = (run.mean() + neighbor.mean()) / 2
             if len(neighbor) >= len(run) and np.any((run > middle) != (run.mean() > middle)):
                 return frozenset(_select_ends(edges[place : place + 2], run, neighbors))
@@ -324,10 +326,8 @@ def _find_mixed_run(values: Values, breaks: Sequence[int]) -> frozenset[int]:
 
 
 def _select_ends(ends: Sequence[int], run: Values, neighbors: Sequence[Values]) -> Sequence[int]:
-    if len(neighbors) == 1:
-        return ends
-    before, after = neighbors
-    step = estimate_step(np.concatenate(neighbors), 0, len(before), len(before) + len(after))
+    before, after = neighbors[0], neighbors[-1]
+    step = estimate_step(np.concatenate([before, after]), 0, len(before), len(before) + len(after))
     if step is None or step.p > ALPHA:
         return ends
     is_nearer = abs(run.mean() - before.mean()) < abs(run.mean() - after.mean())

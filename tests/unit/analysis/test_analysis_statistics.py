@@ -206,14 +206,6 @@ def test_shown_interval_supports_the_claim(estimates: list[Estimate]) -> None:
                 assert not low <= 0 <= high
 
 
-@given(ESTIMATES)
-def test_larger_families_decide_less(estimates: list[Estimate]) -> None:
-    together = judge_family(estimates, DEFAULT_DELTA, adjust_holm)
-    for estimate, judged in zip(estimates, together, strict=True):
-        if judged.verdict in (*CERTAIN_VERDICTS, Verdict.SAME):
-            assert judge(estimate) is judged.verdict
-
-
 @pytest.mark.parametrize("level", [0.05, 0.05 / 70, 0.05 / 10_000])
 @pytest.mark.parametrize("spread", [0.13, 0.045, 0.005])
 def test_plan_is_minimal_at_every_level(spread: float, level: float) -> None:

@@ -187,6 +187,15 @@ def test_ends_of_an_incident_share_a_state(
     assert not changes or length >= MIN_DAYS
 
 
+@pytest.mark.parametrize(("length", "days_since"), [(3, 2), (4, 1), (4, 2)])
+def test_incident_that_has_just_ended_is_provisional(length: int, days_since: int) -> None:
+    end = 45 + length
+    series = simulate_days(
+        lambda site, day: 0.2 * (site == "C" and 45 <= day < end), 0, end + days_since
+    )
+    assert {change.state for change in search(series)} <= {ChangeState.PROVISIONAL}
+
+
 @pytest.mark.parametrize("peak", [0.1, 0.15, -0.15])
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_slowdown_that_lasts_after_an_incident_is_confirmed(length: int, peak: float) -> None:
@@ -447,6 +456,7 @@ def test_step_is_found_anywhere(place: int, size: float) -> None:
     assert step.high is not None
     assert step.low < size < step.high
     assert len(search.jobs) <= 12
+    assert search.jobs[0][0] == 63, "BAD comes first"
     assert result.candidates == (place, place)
 
 
@@ -506,10 +516,6 @@ def test_stated_certainty_holds() -> None:
         )
         right += result.outcome is SearchOutcome.STEP and result.steps[0].last == place
     assert right >= 18
-
-
-def test_first_job_is_of_the_last_build() -> None:
-    assert StepSearch(64).choose_next() == 63
 
 
 def test_information_is_highest_inside_the_range() -> None:

@@ -47,6 +47,7 @@ from treehammer.watch.store.alarms import (
     load_change_points,
     load_watched_days,
     load_watched_series,
+    replace_change_points,
 )
 from treehammer.watch.store.patrol_report import load_report, write_limits
 from treehammer.watch.store.patrol_starts import (
@@ -200,6 +201,9 @@ def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
         if section.title == "Slower"
     )
     assert line.startswith("ROOT 6.40.00 steadily from 2026-01-01 to 2026-03-31, test read: ")
+    replace_change_points(store, (), 0)  # as on an evening that does not see it
+    update_changes(store, NOW)
+    assert {row.id for row in load_change_points(store)} == {row.id for row in rows}
 
 
 def test_changing_host_names_are_recognized_and_named(store: Store) -> None:
