@@ -18,7 +18,13 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import PART_COLUMNS, d
 from treehammer.analysis.statistics.metric_units import DisplayUnit
 from treehammer.collectors.record import day_numbers
 from treehammer.tables import DataTable, Row
-from treehammer.text_formatting import format_signed, format_significant, pluralize, write_minus
+from treehammer.text_formatting import (
+    format_minute,
+    format_signed,
+    format_significant,
+    pluralize,
+    write_minus,
+)
 from treehammer.web.labels import head_axis, head_column, title_column
 
 #: Convert a date into a database day number (YYYYMMDD).
@@ -49,11 +55,6 @@ def days_until(last: date, count: int) -> list[date]:
     """List ``count`` consecutive days ending with ``last``, as far as the calendar has them."""
     first = max(last.toordinal() - count + 1, 1)
     return list(map(date.fromordinal, range(first, last.toordinal() + 1)))
-
-
-def format_day(day: date) -> str:
-    """Format a day for readers, as times and commands write it: ``2026-11-21``."""
-    return day.isoformat()
 
 
 def aligned_format(
@@ -171,5 +172,4 @@ def build_environment(**filters: Callable[..., Any]) -> Environment:
 
 def format_time(us: int) -> str:
     """Format microseconds since 1970 as ``2026-03-01 12:30 UTC``."""
-    # Integer division: as a float, the last microsecond of the year 9999 overflows.
-    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{format_minute(us)} UTC"

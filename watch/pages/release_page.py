@@ -37,7 +37,7 @@ from treehammer.watch.store.alarms import (
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import column
-from treehammer.web.display_formats import day_from_number, day_number, format_day, today
+from treehammer.web.display_formats import day_from_number, day_number, today
 from treehammer.web.figure_links import list_figure_links
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
@@ -290,9 +290,7 @@ def _build_dots(release: str, members: Sequence[DailySeries], site: str) -> list
     dots = []
     for pooled in average_days(members):
         size, error = 100 * pooled.change, pooled.error and 100 * pooled.error
-        text = (
-            f"{format_day(pooled.day)}: {release} {format_signed(size)} %, {pooled.series} series"
-        )
+        text = f"{pooled.day}: {release} {format_signed(size)} %, {pooled.series} series"
         link = link_to("day", day=pooled.day, query={"site": site})
         dots.append(ChartDot(pooled.day, size, error, text, link=link))
     return dots

@@ -30,7 +30,7 @@ from treehammer.tables import DataTable, LazyRows
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import HTML, link_to, link_to_same_page, requested_format
-from treehammer.web.display_formats import day_from_number, day_number, format_day, format_time
+from treehammer.web.display_formats import day_from_number, day_number, format_time
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.forest_plot import ForestPlot, ForestSlide, effect_weight
@@ -415,7 +415,7 @@ def _chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
     first, last = min(changes), max(changes)
     title = f"{verdict_text.title_metric(row.metric)} of {row.b} against {row.a} by day, %"
     dots = [
-        ChartDot(day, change, text=f"{format_day(day)}: {format_signed(change)} %")
+        ChartDot(day, change, text=f"{day}: {format_signed(change)} %")
         for day, change in changes.items()
     ]
     equal = [ChartDot(first, 0.0), ChartDot(last, 0.0)]

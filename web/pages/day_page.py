@@ -91,9 +91,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
     about = {"status": judged.grade, "counts": columns.outcome_counts(judged), "classes": classes}
-    return PageContent(
-        f"{site or 'No site'} on {display_formats.format_day(day)}", sections, tables, about, crumbs
-    )
+    return PageContent(f"{site or 'No site'} on {day}", sections, tables, about, crumbs)
 
 
 def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:

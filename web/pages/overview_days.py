@@ -26,7 +26,7 @@ from treehammer.text_formatting import format_share, pluralize
 from treehammer.web import sections as ui
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import HeatCell, SparkCell
-from treehammer.web.display_formats import day_number, format_day, format_per_cent, midnight_us
+from treehammer.web.display_formats import day_number, format_per_cent, midnight_us
 from treehammer.web.figures.figure_layout import shorten_label
 
 #: Days searched for the last grade before a change.
@@ -159,7 +159,7 @@ def make_day_table(
 
 
 def _make_day_column(day: date, address: Callable[[SiteDays[Any], date], str]) -> TableColumn:
-    name = format_day(day)
+    name = str(day)
 
     def color(row: Row) -> str:
         judged = row["line"].days[day]
@@ -286,11 +286,11 @@ def changes_since_yesterday(
         text = f"{pluralize(len(new), 'campaign')} submitted: "
         changes.append(_end_with_names(ChangeSeverity.NEW, text, names, max_named))
     changes.sort(key=lambda change: (change.severity, -change.failing_share))
-    seen = {""}
+    written = {""}
     for change in changes:
         # The first of the changes that share an explanation has it.
-        is_new = change.explanation not in seen
-        seen.add(change.explanation)
+        is_new = change.explanation not in written
+        written.add(change.explanation)
         yield replace(change, parts=(*change.parts, f" {change.explanation}")) if is_new else change
 
 
@@ -312,7 +312,7 @@ def _find_quiet_sites(
     names = [
         _link_to_day(site, day) for site in sites if site.measured and site.measured[-1][0] == day
     ]
-    since = format_day(day)
+    since = str(day)
     if len(names) == 1:
         parts = (names[0], f": no measurements since {since}.")
         yield ChangeSentence(ChangeSeverity.QUIET, parts)
@@ -334,11 +334,8 @@ def _find_grade_change(
         return
     (before_day, before), (change_day, _) = transitions[-1]
     last_day, judged = site.measured[-1]
-    since = f" since {format_day(change_day)}" if change_day != last_day else ""
-    text = (
-        f": {judged.grade}{since} ({judged} on {format_day(last_day)}); {before.grade} on "
-        f"{format_day(before_day)}."
-    )
+    since = f" since {change_day}" if change_day != last_day else ""
+    text = f": {judged.grade}{since} ({judged} on {last_day}); {before.grade} on {before_day}."
     severity = ChangeSeverity.BETTER
     if judged.status is SiteState.CRITICAL:
         severity = ChangeSeverity.CRITICAL

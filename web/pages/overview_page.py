@@ -35,7 +35,6 @@ from treehammer.web.columns import column, columns, outcome_columns, outcome_cou
 from treehammer.web.display_formats import (
     day_from_number,
     days_until,
-    format_day,
     format_time,
     today,
 )
@@ -323,7 +322,7 @@ def _count_failures(lines: SiteLines) -> Iterator[ui.Tile]:
         if total.total:
             yield ui.Tile(
                 f"{total.failed + total.implausible:,} of {total.assessed:,}",
-                f"measurements failed or implausible on {format_day(day)}",
+                f"measurements failed or implausible on {day}",
                 "#days",
                 "" if total.status is SiteState.OK else total.status.value,
             )
@@ -373,7 +372,7 @@ def _show_matrix(overview: Overview, exported: DataTable) -> Iterator[ui.Section
             yield ui.Paragraph("No measurements yet.")
             return
         day = day_from_number(newest)
-        link = ui.Link(format_day(day), link_to_same_page(to=day))
+        link = ui.Link(str(day), link_to_same_page(to=day))
         yield ui.Paragraph("No measurements in this period. The last ones are from ", link, ".")
         return
     yield ui.TableSection(matrix, "newest", exported)

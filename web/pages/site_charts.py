@@ -27,7 +27,7 @@ from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import pluralize
 from treehammer.web.addresses import link_to
 from treehammer.web.columns import columns as usual_columns
-from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
+from treehammer.web.display_formats import day_from_number, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.pages.common_tables import WINDOW_CHOICES
@@ -60,7 +60,7 @@ def build_site_chart(
     ]
     return LineChart(
         f"{query.metric} at {query.site} by {query.time_column}, difference from the median of the same work in "
-        f"%, from {format_day(query.first)} to {format_day(query.to)}",
+        f"%, from {query.first} to {query.to}",
         lines,
         DayAxis(query.first, query.to),
         build_change_marks(changes),
@@ -85,7 +85,7 @@ def _draw_point(point: PeerComparison, query: SiteQuery) -> ChartDot:
         shown_day = first + (last - first) / 2
     difference, median = point.difference or 0.0, point.peer_median or 1.0
     text = (
-        f"{period}{format_day(day)}: {format_per_cent(difference)}, {query.site} "
+        f"{period}{day}: {format_per_cent(difference)}, {query.site} "
         f"{format_metric(query.metric, point.own_mean)}, median {format_metric(query.metric, median)} of "
         f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed "
         "measurements"
@@ -135,7 +135,7 @@ def build_door_charts(
             if door_day.metric == metric:
                 day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
                 text = (
-                    f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, "
+                    f"{day}: {door_day.door} {format_per_cent(change)}, "
                     f"{door_day.measurements} timed"
                 )
                 by_door[door_day.door].append(ChartDot(day, 100 * change, text=text))

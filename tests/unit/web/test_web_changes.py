@@ -52,7 +52,7 @@ def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterato
 
 
 def format_day(back: int) -> str:
-    return display_formats.format_day(display_formats.today() - timedelta(days=back))
+    return str(display_formats.today() - timedelta(days=back))
 
 
 def load_changes(pages: ServiceThread, query: str = "") -> list[str]:
