@@ -293,5 +293,5 @@ def _find_median(rows: Sequence[Row], name: str) -> float:
 def _list_pass_walls(row: Row) -> list[float]:
     """List the wall time of each counted pass."""
     phases = [row[f"pass_{phase}_wall_s"] or () for phase in PASS_PHASES]
-    counted = int(row["passes_counted"] or 0)
-    return [math.fsum(walls) for walls in zip(*phases, strict=False)][-counted:] if counted else []
+    count = int(row["passes_counted"] or 0)
+    return [math.fsum(walls) for walls in zip(*phases, strict=False)][-count:] if count else []

@@ -308,9 +308,9 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
     """
     metric, scopes = next(iter(counts.items()), ("", {}))
     # Of the widest scope with an answer: on one host, none is known over sites.
-    counted = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
-    counted.sort(key=lambda verdicts: set(verdicts) == {Verdict.NOT_ENOUGH})
-    verdicts = Counter(next(iter(counted), {}))
+    counts_by_scope = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
+    counts_by_scope.sort(key=lambda verdicts: set(verdicts) == {Verdict.NOT_ENOUGH})
+    verdicts = Counter(next(iter(counts_by_scope), {}))
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:

@@ -183,11 +183,11 @@ def _load_rows(
         for extra in store.extras(selection):
             extras[extra.measurement_id][EXTRA_PREFIX + extra.name] = extra.value
     rows: list[tuple[Mapping[str, Any], dict[str, Any]]] = []
-    for stored in store.measurements(selection, tuple(dict.fromkeys(columns))):
+    for measurement in store.measurements(selection, tuple(dict.fromkeys(columns))):
         # The dataset is no part of the variant where each has jobs of its own.
-        variant = {"dataset": stored["dataset"], **json.loads(str(stored["variant"]))}
+        variant = {"dataset": measurement["dataset"], **json.loads(str(measurement["variant"]))}
         missing = dict.fromkeys(extra_names)
-        row = {**stored, **missing, **extras[str(stored["measurement_id"])]}
+        row = {**measurement, **missing, **extras[str(measurement["measurement_id"])]}
         is_selected = all(str(variant.get(axis)) == value for axis, value in quantity.where.items())
         if is_selected and classify_outcome(row) is Outcome.GOOD:
             rows.append((variant, row))

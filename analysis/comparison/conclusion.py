@@ -407,9 +407,9 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         return ""
     parts = [result.part for result in group if result.part]
     if len(group) > MAX_NAMED:
-        counted = _count_parts(len(group), scope)
+        count_text = _count_parts(len(group), scope)
         is_gap = len(group) < scope.total and not Verdict(group[0].row.verdict).is_statistical
-        return f"{counted} ({join_names(parts, MAX_NAMED)})" if is_gap else counted
+        return f"{count_text} ({join_names(parts, MAX_NAMED)})" if is_gap else count_text
     text = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f" {text}" if text else ""
 

@@ -88,12 +88,12 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
 def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     entering = _select_refused(group, None)
     refused, why = _find_refusal(group, entering)
-    chosen = (
+    series = (
         entering
         or _select_refused(group, Verdict.BUILD_DIFFERS)
         or _select_refused(group, Verdict.OTHER_CONTENT)
     )
-    sites = _group_by_site(chosen)
+    sites = _group_by_site(series)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {
         site: estimate
@@ -109,7 +109,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         sites=tuple(sites),
         shared_hosts=shared_hosts,
         jobs=sum(jobs),
-        hosts=len(_collect_hosts(chosen)),
+        hosts=len(_collect_hosts(series)),
         jobs_per_site=int(median(jobs or [0])),
         pooled=pool_separate_sites(estimates, shared_hosts),
         refused=refused,

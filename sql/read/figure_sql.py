@@ -157,8 +157,8 @@ class _Grouping:
     @classmethod
     def from_columns(cls, by: Sequence[str]) -> _Grouping:
         # Months and weeks are derived from the day, axes of load tests from the variant.
-        stored = (VARIANT_COLUMN if is_variant_axis(name) else name for name in by)
-        fetched = tuple(dict.fromkeys(DAY if name in TIME_UNITS else name for name in stored))
+        columns = (VARIANT_COLUMN if is_variant_axis(name) else name for name in by)
+        fetched = tuple(dict.fromkeys(DAY if name in TIME_UNITS else name for name in columns))
         keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
         return cls(tuple(by), fetched, tuple(dict.fromkeys(keys)))
 

@@ -129,7 +129,7 @@ def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow
 
 
 def update_unknown_job(
-    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, may_be_queued: bool
+    job: JobRow, attempts: Mapping[tuple[str, int], AttemptRow], *, may_be_queued: bool
 ) -> tuple[JobRow, list[AttemptRow]]:
     """Return a job that its batch system does not know as lost, unless it may still be queued."""
     if JobState(job.state).is_final or (may_be_queued and not job.batch_id):
@@ -138,9 +138,9 @@ def update_unknown_job(
     if not job.batch_id:
         failure_class, message = "submission", "the submission ended before this job was queued"
     lost, attempt = make_lost_job(job, failure_class, message)
-    numbers = [number for owner, number in stored if owner == job.id and job.batch_id]
+    numbers = [number for owner, number in attempts if owner == job.id and job.batch_id]
     if numbers:
-        last = stored[job.id, max(numbers)]
+        last = attempts[job.id, max(numbers)]
         attempt = replace(attempt, number=last.number, started_us=last.started_us)
     return lost, [attempt]
 
@@ -175,10 +175,10 @@ def build_attempt_rows(
     job: JobRow,
     status: JobStatus,
     batch: BatchSystem,
-    stored: Mapping[tuple[str, int], AttemptRow],
+    attempts: Mapping[tuple[str, int], AttemptRow],
 ) -> list[AttemptRow]:
     """Build the attempt rows of a job; stored rows without changes are reused."""
-    stored_rows = [stored.get((job.id, item.number)) for item in status.attempts]
+    stored_rows = [attempts.get((job.id, item.number)) for item in status.attempts]
     if not status.state.is_final and all(map(_is_unchanged, status.attempts, stored_rows)):
         return list(filter(None, stored_rows))
     sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}

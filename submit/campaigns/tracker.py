@@ -125,7 +125,7 @@ class CampaignTracker:
         open_jobs = {job.id: job for job in filter(may_change, jobs)}
         if not open_jobs:
             return jobs
-        stored = {(a.job_id, a.number): a for a in self.store.attempts(open_jobs)}
+        stored_attempts = {(a.job_id, a.number): a for a in self.store.attempts(open_jobs)}
         attempts: list[AttemptRow] = []
         recorded = self.store.count_by_attempt(campaign.id)
         for job, status, batch in self._query_jobs(campaign, open_jobs.values()):
@@ -133,12 +133,12 @@ class CampaignTracker:
                 state = status.state.value
                 # The same object if unchanged, as most of ten thousand are.
                 now = job if job.state == state else replace(job, state=state)
-                rows = build_attempt_rows(job, status, batch, stored)
+                rows = build_attempt_rows(job, status, batch, stored_attempts)
             else:
-                now, rows = update_unknown_job(job, stored, may_be_queued=may_be_queued)
+                now, rows = update_unknown_job(job, stored_attempts, may_be_queued=may_be_queued)
             jobs[open_jobs[job.id]], rows = clear_recovered_failures(now, rows, recorded)
             attempts += rows
-        self.store.set_attempts(set(attempts) - set(stored.values()))
+        self.store.set_attempts(set(attempts) - set(stored_attempts.values()))
         if self._unanswered.keys() >= {job.batch_system for job in open_jobs.values()}:
             raise next(iter(self._unanswered.values()))
         return jobs
@@ -149,8 +149,8 @@ class CampaignTracker:
         After their attempts and records: a final job is not queried again, and for readers it misses
         the measurements that are not there.
         """
-        stored = set(self.store.jobs(campaign.id))
-        self.store.set_jobs(now for job, now in jobs.items() if now != job and job in stored)
+        stored_jobs = set(self.store.jobs(campaign.id))
+        self.store.set_jobs(now for job, now in jobs.items() if now != job and job in stored_jobs)
 
     def _may_be_queued(self, campaign: CampaignRow) -> bool:
         """Return whether a submission may still queue jobs of the campaign."""

@@ -120,15 +120,15 @@ def read_command(
     if len(roots) > 1 and not request.compares_releases:
         below.append("No verdict: with several threads, releases cannot take turns.")
     document = result.to_document()
-    kept = [f"Kept: treehammer summary --campaign {result.campaign.id}"]
+    remarks = [f"Kept: treehammer summary --campaign {result.campaign.id}"]
     if result.comparisons:
         (campaign,) = result.comparisons[0].comparison.query.selection.campaigns
-        kept.append(f"The comparison as a page: treehammer report --campaign {campaign}")
+        remarks.append(f"The comparison as a page: treehammer report --campaign {campaign}")
     return CommandOutput(
         document["reads"],
         above=[*describe_content(result)],
         below=[*below, "", *comparison_output.describe_comparisons(result.comparisons)],
-        notes=kept if keep and output_form() == TABLE else [],
+        notes=remarks if keep and output_form() == TABLE else [],
         document=document,
         exit_code=result.exit_code,
     )

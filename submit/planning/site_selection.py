@@ -320,8 +320,8 @@ def _list_candidates(
 ) -> list[DoorAccess]:
     """List the doors that a test names, or those up to the first one that is not closed."""
     if DOOR_AXIS in definition.axes:
-        named = [*filter(None, map(storage.find_door, definition.axis_values(DOOR_AXIS)))]
-        return [DoorAccess(reader, storage, door) for reader in readers for door in named]
+        named_doors = [*filter(None, map(storage.find_door, definition.axis_values(DOOR_AXIS)))]
+        return [DoorAccess(reader, storage, door) for reader in readers for door in named_doors]
     accesses = []
     for reader in readers:
         is_remote = storage.name != reader.name

@@ -153,13 +153,13 @@ def serve_turns(
     """
     number = 0
     files: List[FileRead] = []
-    done: List[PassRead] = []
+    passes: List[PassRead] = []
     answers.write("ready\n")
     for line in commands:
         word, *numbers = line.split()
         answer: object = 0
         if word == "finish":
-            return done
+            return passes
         if word == "open":
             number = int(numbers[0])
             answer = reader.open_turns(number)
@@ -168,7 +168,7 @@ def serve_turns(
         elif word == "close":
             files += reader.close_turns()
             if number + 1 == file_count:
-                done.append(PassRead(files, in_turns=True))
+                passes.append(PassRead(files, in_turns=True))
                 files = []
         elif word == "discard":
             reader.discard_turns()

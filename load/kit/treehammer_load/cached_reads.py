@@ -141,15 +141,17 @@ class LoadCacheCounter(CacheCounter):
                 self.close()
         return is_known
 
-    def end(self, asked: int) -> Dict[str, float]:
+    def end(self, read_bytes: int) -> Dict[str, float]:
         """Return the figures of the load, without those that could not be counted.
 
         Args:
-            asked: bytes that the load's clients read.
+            read_bytes: bytes that the load's clients read.
         """
-        figures = self._summarize_infos(asked)
+        figures = self._summarize_infos(read_bytes)
         if self._listener:
-            stream = self._summarize_stream(asked, _STREAM_S if figures else cache_counts.SETTLE_S)
+            stream = self._summarize_stream(
+                read_bytes, _STREAM_S if figures else cache_counts.SETTLE_S
+            )
             figures = {**stream, **figures}
         return figures
 
@@ -159,18 +161,18 @@ class LoadCacheCounter(CacheCounter):
             self._listener.close()
         self._listener = None
 
-    def _summarize_infos(self, asked: int) -> Dict[str, float]:
+    def _summarize_infos(self, read_bytes: int) -> Dict[str, float]:
         infos = self.await_end()
         if infos is None:
             return {}
-        figures = _make_figures(self.subtract_before(infos), find_block(infos), asked)
+        figures = _make_figures(self.subtract_before(infos), find_block(infos), read_bytes)
         stored_bytes = sum(
             info.count_stored(self._chunks[path]) for path, info in self.before.items()
         )
         requested = sum(size for pieces in self._chunks.values() for _, size in pieces)
         return {**figures, "stored_share": stored_bytes / max(requested, 1)}
 
-    def _summarize_stream(self, asked: int, limit_s: float) -> Dict[str, float]:
+    def _summarize_stream(self, read_bytes: int, limit_s: float) -> Dict[str, float]:
         closes = self._await_closes(self._closes_before, limit_s)[self._closes_before :]
         if {close.path for close in closes} < set(self.paths):
             print("treehammer_load: the pfc stream of the cache lacks records", flush=True)
@@ -179,7 +181,7 @@ class LoadCacheCounter(CacheCounter):
         for close in closes:
             total = total.plus(close.counts)
         block = max(close.block for close in closes)
-        figures = _make_figures(total, block, asked)
+        figures = _make_figures(total, block, read_bytes)
         for name in ("hit", "miss", "bypass", "fetched"):
             figures[f"stream_{name}_mb"] = figures[f"{name}_mb"]
         figures["prefetched_mb"] = sum(close.prefetched for close in closes) / _MB
@@ -198,7 +200,7 @@ class LoadCacheCounter(CacheCounter):
             time.sleep(cache_counts.POLL_S)
 
 
-def _make_figures(counts: ReadCounts, block: int, asked: int) -> Dict[str, float]:
+def _make_figures(counts: ReadCounts, block: int, read_bytes: int) -> Dict[str, float]:
     read = counts.hit + counts.missed + counts.bypassed
     figures = {
         "hit_mb": counts.hit / _MB,
@@ -209,8 +211,8 @@ def _make_figures(counts: ReadCounts, block: int, asked: int) -> Dict[str, float
     }
     if read:
         figures["hit_share"] = counts.hit / read
-    if asked:
-        figures["fetch_ratio"] = counts.fetched / asked
+    if read_bytes:
+        figures["fetch_ratio"] = counts.fetched / read_bytes
     return figures
 
 

@@ -231,7 +231,7 @@ def test_counts_are_those_since_the_begin(tmp_path: Path, monkeypatch: Any) -> N
     counter.begin(is_primed=False)
     write_info(tmp_path / "f0.cinfo", [0, 2], (0, 500, 0), (100, 30, 5))
     write_info(tmp_path / "f1.cinfo", [9], (0, 7, 0))
-    figures = counter.end(asked=142)
+    figures = counter.end(read_bytes=142)
     assert figures == pytest.approx(
         {
             "hit_mb": 100e-6,
@@ -284,7 +284,7 @@ def test_stream_that_was_silent_before_is_not_awaited_again(
     counter = LoadCacheCounter({"monitor": "127.0.0.1:0"}, URLS)
     counter.begin(is_primed=True)
     monkeypatch.setattr(cache_counts, "SETTLE_S", 3600)
-    assert counter.end(asked=200) == {}
+    assert counter.end(read_bytes=200) == {}
     assert "the cache sends no pfc stream" in capsys.readouterr().out
 
 
@@ -303,7 +303,7 @@ def test_stream_alone_gives_the_counts(monkeypatch: Any) -> None:
                 counter.begin(is_primed=True)
                 for path in ("/f0", "/f1"):
                     server.sendto(make_packet(lfn=path), address)
-                figures = counter.end(asked=200)
+                figures = counter.end(read_bytes=200)
         finally:
             counter.close()
     assert figures["hit_mb"] == figures["stream_hit_mb"] == pytest.approx(140e-6)

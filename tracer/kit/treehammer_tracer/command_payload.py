@@ -213,21 +213,21 @@ class CommandRunner:
         command, missing = self._add_recorder() if is_first else (self._command, "")
         output = OutputReader() if is_first else None
         try:
-            done = self._run(command, output, is_sampled=is_first)
+            run = self._run(command, output, is_sampled=is_first)
         finally:
             counters = output.finish() if output else []
         if is_first:  # of a failing command, too
-            self.trace = CommandTrace(self._command, done, self._notes, missing, counters)
-        _require_success(command, done)
-        self._runs.append(done)
+            self.trace = CommandTrace(self._command, run, self._notes, missing, counters)
+        _require_success(command, run)
+        self._runs.append(run)
         return TurnFigures(
-            round(1e9 * done.cpu_s),
-            round(1e9 * done.system_s),
-            done.wall_ns,
-            done.switches_voluntary,
-            done.switches_involuntary,
-            done.count_io("read_bytes") or 0,
-        ).write_answer(done.count_io("rchar") or 0)
+            round(1e9 * run.cpu_s),
+            round(1e9 * run.system_s),
+            run.wall_ns,
+            run.switches_voluntary,
+            run.switches_involuntary,
+            run.count_io("read_bytes") or 0,
+        ).write_answer(run.count_io("rchar") or 0)
 
     def _add_recorder(self) -> Tuple[Command, str]:
         """Return the command with the recorder of reads, or with the reason why it has none."""
@@ -265,22 +265,22 @@ class CommandRunner:
     def close_turns(self) -> List[FileRead]:
         """Return the runs since the last call, as reads of a file with one event."""
         runs, self._runs = self._runs, []
-        return [_describe_run(done) for done in runs]
+        return [_describe_run(run) for run in runs]
 
     def discard_turns(self) -> None:
         """Forget the runs since the last call."""
         self._runs = []
 
 
-def _require_success(command: Command, done: CommandRun) -> None:
-    if done.status:
-        end = f"exit code {done.status}" if done.status > 0 else f"signal {-done.status}"
-        kind = "killed" if SIGKILL in (-done.status, done.status - 128) else "exit"
+def _require_success(command: Command, run: CommandRun) -> None:
+    if run.status:
+        end = f"exit code {run.status}" if run.status > 0 else f"signal {-run.status}"
+        kind = "killed" if SIGKILL in (-run.status, run.status - 128) else "exit"
         raise PayloadError("payload", kind, "loop", f"{command.words[0]} ended with {end}")
 
 
-def _describe_run(done: CommandRun) -> FileRead:
-    times = (done.wall_ns / 1e9, done.user_s, done.system_s)
+def _describe_run(run: CommandRun) -> FileRead:
+    times = (run.wall_ns / 1e9, run.user_s, run.system_s)
     return FileRead(
         phases={**dict.fromkeys(PASS_PHASES, (0.0, 0.0, 0.0)), "loop": times},
         events=1,
