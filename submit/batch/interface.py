@@ -350,7 +350,8 @@ class ExternalBatch(BatchSystem):
         if any(True for _ in batch_ids):
             raise ConfigError(
                 "these jobs were submitted from another installation, which follows them",
-                hint="Run the command on that installation.",
+                hint="Run the command there, with the former data_dir and submit_dir. If these are gone, "
+                "remove the jobs by the batch system's own command.",
             )
         return 0
 

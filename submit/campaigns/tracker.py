@@ -63,7 +63,8 @@ SUBMITTER_GRACE_S = 120.0
 RESUMABLE_S = 30 * DAY_US / 1e6
 _UNCANCELLED_ENDS = (JobState.DONE.value, JobState.LOST.value)
 _SUBMITTED_ELSEWHERE = (
-    "jobs submitted from another data folder or machine are shown as at the last status there"
+    "jobs submitted from another data folder, submit_dir or machine are shown as at the last status "
+    "there; if it is gone, they count as lost 30 days after their submission"
 )
 _DESCRIPTIONS = "jobs.json"
 _RENDERED_PREFIX = "rendered-"
