@@ -163,9 +163,8 @@ def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
     if values["day"] != epoch_day_to_number(values["started_us"] // DAY_US):
         problems.append("day must be the UTC day of started_us, as YYYYMMDD")
     if not FIRST_START_US <= values["started_us"] <= time.time_ns() // 1000 + MAX_AHEAD_US:
-        problems.append(
-            "started_us lies before the year 2000 or in the future: set the clock of the node"
-        )
+        now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        problems.append(f"started_us is not from 2000 to {now}: set the node's clock, or this one")
     if values["plausible"] and values.get("implausible_reasons"):
         problems.append("plausible must be false where implausible_reasons has a reason")
     # Otherwise one job could take the identity of another's measurement.
