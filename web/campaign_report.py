@@ -356,11 +356,11 @@ def render_report(report: CampaignReport) -> str:
     nodes["calibration_s"] = "calibration loop (s)"
     implausible = "Implausible executions: stored, never averaged"
     work = report.campaign.plan.definition.work
-    loop_rows = [row for row in report.rows if row["kind"] != CHECKSUM]
+    reads = [row for row in report.rows if row["kind"] != CHECKSUM and row["axis_root"] != "none"]
     tables = (
         report_figures.make_means_table(report.cells, report.axis, work),
         report_figures.make_counted_table(
-            "builds", "ROOT builds", _count_rows(loop_rows, builds), builds
+            "builds", "ROOT builds", _count_rows(reads, builds), builds
         ),
         report_figures.make_counted_table("nodes", "Nodes", _count_nodes(report.rows), nodes),
         report_figures.make_counted_table(

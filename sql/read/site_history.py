@@ -208,7 +208,7 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
                 (ContextAspect(door, "address family"), row.address_family),
                 (
                     ContextAspect(f"ROOT {row.axis_root or ''}", "build"),
-                    ", ".join(filter(None, parts)),
+                    ", ".join(filter(None, parts)) if row.axis_root != "none" else "",
                 ),
                 (ContextAspect(NODES, "operating system"), row.os_name),
                 (ContextAspect(NODES, LOOP_COMPILER), row.compiler),

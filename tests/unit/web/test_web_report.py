@@ -205,6 +205,7 @@ def test_report_has_results_provenance_and_failures() -> None:
     rows[5] |= {"plausible": False, "implausible_reasons": "efficiency above the cores"}
     # A check of values compiles no loop, and is no build of its own.
     rows[9] |= {"kind": "checksum", "loop_compiler": "no compiler"}
+    assert "ROOT builds" not in page_of([{**rows[0], "axis_root": "none"}])
     page = Page(page_of(rows, dirty=True, planned_measurements=34)).text
     for expected in (
         "ttree-read nightly",
