@@ -115,8 +115,8 @@ def prints_rows(
     documented = ", ".join(filter(None, [*column_keys, keys])) or "the keys of --json"
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-        @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
+        @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs (in UTC).")
+        @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs (in UTC).")
         @click.option(
             "--columns",
             "column_names",
