@@ -303,10 +303,8 @@ class StepSearch:
     def _explanation(self) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
         """The likeliest explanation: steps at certain (groups of) builds."""
         hypotheses, group = self._posterior.hypotheses, self._group_starts()
-        first, second = (
-            group[hypotheses.first],
-            np.where(hypotheses.second > 0, group[hypotheses.second], 0),
-        )
+        first = group[hypotheses.first]
+        second = np.where(hypotheses.second > 0, group[hypotheses.second], 0)
         keys = first * self.builds + second
         pairs, inverse = np.unique(keys, return_inverse=True)
         shares = np.bincount(inverse.ravel(), hypotheses.probability)

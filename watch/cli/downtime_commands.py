@@ -77,7 +77,7 @@ def import_downtimes(
     """Import downtimes from a JSON or XML document, in place of its earlier content.
 
     GOCDB, OSG Topology and CRIC provide such documents. Downtimes that the document no longer holds
-    are withdrawn, unless they have ended. Entries of sites that are neither in the sites file nor
+    are withdrawn, and end if they have begun. Entries of sites that are neither in the sites file nor
     measured are refused, unless they name a host of a site's doors.
 
     Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A

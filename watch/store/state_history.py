@@ -259,7 +259,7 @@ def list_outages(store: ResultsReader, ends_after_us: int) -> list[DowntimeRow]:
 def replace_downtimes(
     store: Store, source: str, downtimes: Sequence[DowntimeRow], now_us: int
 ) -> DowntimeImport:
-    """Write the downtimes of a source; its others that have not ended are withdrawn."""
+    """Write the downtimes of a source; its others are withdrawn, and those that have begun end."""
     table = site_downtime
     stored_query = sa.select(table).where(table.c.source == source)
     with store.writing_connection() as connection:
@@ -271,7 +271,9 @@ def replace_downtimes(
             if id_ in existing and replace(existing[id_], imported_us=row.imported_us) != row
         ]
         withdrawn = [
-            replace(row, withdrawn_us=now_us)
+            replace(row, ends_us=now_us)
+            if row.starts_us < now_us
+            else replace(row, withdrawn_us=now_us)
             for id_, row in existing.items()
             if id_ not in imported and row.ends_us > now_us and row.withdrawn_us is None
         ]

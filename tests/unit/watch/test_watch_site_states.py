@@ -336,7 +336,7 @@ def test_a_downtime_announced_late_corrects_the_history(store: Store) -> None:
     withdrawn = state_history.replace_downtimes(store, "goc", [], START + round(6.4 * HOUR))
     assert withdrawn.withdrawn == 1
     evaluate(store, 6.5)
-    assert history(store) == [(1, "ok"), (5, "critical")]
+    assert history(store) == [(1, "ok"), (4, "downtime"), (6.4, "unknown")], "it was announced"
 
 
 def test_a_risk_is_no_downtime(store: Store) -> None:
