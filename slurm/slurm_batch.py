@@ -136,7 +136,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
             if array := self._find_array(folder):
                 return array
             folder.remove()
-            hint = error.hint or "Nothing of this array was submitted. Correct the site's submit."
+            hint = error.hint or "Not submitted: correct the site's submit, or send fewer jobs."
             where = f"campaign {folder.campaign}"
             raise BatchError(error.message, where=where, hint=hint) from error
 
