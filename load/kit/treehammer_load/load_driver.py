@@ -368,6 +368,7 @@ class ClosedLoopDriver(LoadDriver):
         """
         timer = self._timer
         self._end_s, self._last_end_s = end_s, self._start_s
+        self._recorder.is_loop = True
         self._local = threading.local()
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
         burst_s = SHORT_BURST_S

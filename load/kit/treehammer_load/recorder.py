@@ -84,6 +84,8 @@ class Recorder:
         self._clients = clients
         self._max_cpu = MAX_CPU * cores
         self._observe = observe
+        #: Whether a client sends its next operation when its last has ended.
+        self.is_loop = False
         #: Operation -> instant at which the first was due, and at which the last ended.
         self.spans: Dict[str, Tuple[float, float]] = {}
         #: Operation -> instants at which it succeeded.
@@ -105,6 +107,9 @@ class Recorder:
         step = self._steps.find_step(operation.due_s)
         if self._observe is not None:
             self._observe(flight, failure)
+        # In a closed loop, waits below a tenth of the answer's time limit no load.
+        short_s = 0.1 * (now_s - operation.due_s)
+        is_late = lateness > (max(LATE_S, short_s) if self.is_loop else LATE_S)
         with self._lock:
             # The time for which the ceiling held the first operation back is part of the rate.
             begin_s = operation.due_s if operation.held_since_s is None else operation.held_since_s
@@ -113,12 +118,11 @@ class Recorder:
             if operation.due_s >= self._steps.first * self._steps.step_s:
                 punctuality = self._punctuality.setdefault(step, [0, 0])
                 punctuality[0] += 1
-                punctuality[1] += lateness > LATE_S
+                punctuality[1] += is_late
             counts = self._counts.setdefault((step, operation.name, server), StepCounts())
             counts.scheduled += 1
-            counts.late += lateness > LATE_S
-            # In a closed loop, waits below a tenth of the answer's time limit no load.
-            is_short = 0 < operation.due_s - begin_s < 0.1 * (now_s - operation.due_s)
+            counts.late += is_late
+            is_short = 0 < operation.due_s - begin_s < short_s
             counts.held += operation.held_since_s is not None and not is_short
             counts.lateness_max_s = max(counts.lateness_max_s, lateness)
             if failure:

@@ -9,6 +9,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
+from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.load.kit.treehammer_load.load_driver import LoadDriver, LoadTimer
 from treehammer.load.kit.treehammer_load.operation import (
     NO_CEILING,
@@ -99,11 +100,13 @@ def run_load(
     storage: StorageClient,
     ceiling: CeilingShare = NO_CEILING,
 ) -> list[dict[str, Any]]:
-    """Run a load in steps of 1 s and return its rows."""
+    """Run a load in steps of 1 s and return its rows, which are valid."""
     steps = StepClock(1.0, 1_000_000)
     recorder = Recorder(steps, clients=1)
     driver = LoadDriver(storage, recorder, steps, timer, ceiling)
-    return recorder.list_rows(driver.run(operations, end_s))
+    rows = recorder.list_rows(driver.run(operations, end_s))
+    assert not find_operation_problems(rows)
+    return rows
 
 
 def perform_operations(

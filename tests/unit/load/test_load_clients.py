@@ -160,9 +160,8 @@ def test_addresses_of_clients_have_a_user_and_an_absolute_path() -> None:
     assert xrootd_client.add_user("root://host:1094//a@b", 7) == "root://th7@host:1094//a@b"
     assert xrootd_client.add_user("root://me@host//a", 7) == "root://me@host//a"
     assert len(f"th{load_task.MAX_CLIENTS}") <= 8, "XRootD cuts longer user names"
-    split = xrootd_client.split_url
-    assert split("root://host:1094//a/b") == ("root://host:1094/", "/a/b")
-    assert split("roots://me@host/a?x=1") == ("roots://me@host/", "/a?x=1")
+    assert xrootd_client.split_url("root://host:1094//a/b") == ("root://host:1094/", "/a/b")
+    assert xrootd_client.split_url("roots://me@host/a?x=1") == ("roots://me@host/", "/a?x=1")
 
 
 def part(begin: int, data: bytes) -> bytes:
@@ -233,11 +232,8 @@ def test_task_without_load_starts_alone_and_at_once(tmp_path: Path) -> None:
 
 
 def test_jobs_that_load_together_draw_differently(tmp_path: Path) -> None:
-    seeds = {
-        load_task.LoadTask.read(write_task(tmp_path, {}, {"index": index, "jobs": 3})).seed
-        for index in range(3)
-    }
-    assert len(seeds) == 3
+    paths = (write_task(tmp_path, {}, {"index": index, "jobs": 3}) for index in range(3))
+    assert len({load_task.LoadTask.read(path).seed for path in paths}) == 3
 
 
 @pytest.mark.parametrize(
