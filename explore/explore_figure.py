@@ -379,11 +379,15 @@ def describe_metric(query: ExploreQuery) -> str:
 def describe_selection(query: ExploreQuery, points: Sequence[FigurePoint]) -> str:
     """Describe the selected days, conditions, campaigns and kind, and the number of executions."""
     number = sum(point.number for point in points)
-    days = (
-        f"from {query.first}" if query.first else f"to {query.last}" if query.last else "all days"
-    )
+    days = "all days"
+    if query.first and query.last:
+        days = f"{query.first} to {query.last}"
+    elif query.first:
+        days = f"from {query.first}"
+    elif query.last:
+        days = f"to {query.last}"
     parts = [
-        f"{query.first} to {query.last}" if query.first and query.last else days,
+        days,
         *map(_describe_condition, query.conditions),
         *(f"campaign {name}" for name in query.campaign_names),
         f"{query.kind} executions" if query.kind else "executions of all kinds",

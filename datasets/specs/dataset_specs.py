@@ -423,9 +423,8 @@ def load_spec(path: Path) -> AnySpec:
     text = read_document_text(path, DatasetError)
     try:
         document = parse_toml(text)
-        kind: type[AnySpec] = (
-            RawSpec if "raw" in document else MergedSpec if "merged" in document else GeneratedSpec
-        )
+        kinds: dict[str, type[AnySpec]] = {"raw": RawSpec, "merged": MergedSpec}
+        kind = next((kinds[table] for table in kinds if table in document), GeneratedSpec)
         text_hash = hashlib.sha256(text.encode()).hexdigest()
         spec = kind.model_validate({**document, "text_hash": text_hash})
     except ValidationError as error:

@@ -152,14 +152,10 @@ class RewriteOptions:
 
     def to_command(self, source: str, name: str) -> str:
         """Return the command that makes the dataset."""
-        flags = "".join(
-            f" --{option}"
-            if value == "yes"
-            else f" --{option} {value!r}"
-            if " " in value
-            else f" --{option} {value}"
-            for option, value in self.to_mapping().items()
-        )
+        flags = ""
+        for option, value in self.to_mapping().items():
+            argument = repr(value) if " " in value else value
+            flags += f" --{option}" if value == "yes" else f" --{option} {argument}"
         return f"treehammer datasets make {source}{flags} --as {name}"
 
     def suggest_name(self, source: str) -> str:

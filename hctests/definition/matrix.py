@@ -258,7 +258,9 @@ def have_same_kind(values: Sequence[Scalar]) -> bool:
 
 
 def _value_kind(value: Scalar) -> str:
-    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+    if isinstance(value, bool):
+        return "bool"
+    return "text" if isinstance(value, str) else "number"
 
 
 def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
