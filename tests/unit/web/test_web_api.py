@@ -132,6 +132,8 @@ def test_about_holds_values_outside_tables(filled_service: ServiceThread) -> Non
         ("/explore?metric=extra_", 400, "unknown metric"),
         ("/explore?metric=extra_my%20own", 400, "unknown metric"),
         ("/explore?metric=extra_own", 200, ""),
+        ("/explore?retries=many", 400, "a whole number"),
+        ("/explore?read_latency_hist=1", 400, "unknown parameter"),
         ("/campaigns/running?state=cancelled", 200, ""),
         ("/campaigns/running?failure=data-check", 200, ""),
         ("/campaigns/running?failure=implausible", 200, ""),
@@ -150,6 +152,7 @@ def test_operation_checks_parameters(
     assert response.status_code == status, response.text
     assert message in response.text
     assert status == 200 or set(response.json()) == {"error"}
+    assert status == 200 or len(response.json()["error"]) < 400
 
 
 @pytest.mark.parametrize("path", ["/explore", "/figures/s0"])
@@ -180,17 +183,6 @@ def test_filter_accepts_text_as_long_as_column(filled_service: ServiceThread, be
     longer = filled_service.client.get(f"{API_PREFIX}/explore?{before}{'x' * 2 * longest}")
     assert longer.status_code == 400
     assert f"{name} cannot be" in longer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    "query, message",
-    [("retries=many", "a whole number"), ("read_latency_hist=1", "unknown parameter")],
-)
-def test_invalid_filter_is_refused(filled_service: ServiceThread, query: str, message: str) -> None:
-    response = filled_service.client.get(f"{API_PREFIX}/explore?{query}")
-    assert response.status_code == 400
-    assert message in response.json()["error"]
-    assert len(response.json()["error"]) < 400
 
 
 def test_pages_link_to_reference(filled_service: ServiceThread) -> None:
