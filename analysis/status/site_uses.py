@@ -57,11 +57,6 @@ WORST_FIRST = (
 )
 
 
-def find_worst_state(states: Iterable[SiteState]) -> SiteState:
-    """Return the worst of several states; unknown only if all are."""
-    return min(states, key=WORST_FIRST.index, default=SiteState.UNKNOWN)
-
-
 #: Word of ``--include-excluded`` for every site.
 EVERY_SITE = "all"
 

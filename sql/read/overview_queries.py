@@ -174,11 +174,6 @@ def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
         ]
 
 
-def list_subject_values(store: ResultsReader, name: str) -> list[str]:
-    """List the distinct values of a column of measured subjects, sorted."""
-    return list_values_by_column(store, [name])[name]
-
-
 def list_values_by_column(store: ResultsReader, names: Iterable[str]) -> dict[str, list[str]]:
     """List the distinct values of several columns of measured subjects, each sorted."""
     with store.connection() as connection:

@@ -12,7 +12,7 @@ from pydantic import Field
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.read.overview_queries import list_subject_values
+from treehammer.sql.read.overview_queries import list_values_by_column
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, build_table
 from treehammer.text_formatting import format_signed
@@ -89,7 +89,8 @@ def release_page(request: PageRequest[ReleaseQuery]) -> PageContent:
     choices = list_ratio_choices(store, query.release)
     is_related = bool(choices["metric"] or changes)
     checks = build_check_table(ReleaseCheckTable(store).list_checks(release=query.release))
-    is_measured = is_related or query.release in list_subject_values(store, "axis_root")
+    releases = list_values_by_column(store, ["axis_root"])["axis_root"]
+    is_measured = is_related or query.release in releases
     if not is_measured and not checks.rows:
         raise NothingToDoError(f"ROOT {query.release} was never measured")
     for name, values in choices.items():

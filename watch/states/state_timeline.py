@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from treehammer.analysis.status.site_uses import SiteState, find_worst_state
+from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
 from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.subjects import CENTRAL, SUBJECT_KINDS
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
@@ -72,7 +72,8 @@ class _SubjectState:
     @property
     def by_rules(self) -> SiteState:
         """Worst state by any rule."""
-        return find_worst_state(SiteState(change.state) for change in self.rules.values())
+        states = (SiteState(change.state) for change in self.rules.values())
+        return min(states, key=WORST_FIRST.index, default=SiteState.UNKNOWN)
 
     @property
     def critical_since_us(self) -> int | None:

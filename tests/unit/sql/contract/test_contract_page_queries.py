@@ -290,16 +290,14 @@ def test_measurements_before_a_day(filled: Store) -> None:
 
 
 def test_filter_choices(filled: Store) -> None:
-    assert overview_queries.list_subject_values(filled, "axis_root") == ["x"]
+    columns = ["axis_root"]
+    assert overview_queries.list_values_by_column(filled, columns) == {"axis_root": ["x"]}
     filled.add(
         make_measurement("c", place, axis_root=release)
         for place, release in enumerate(["6.40.00", "6.38.00", "6.40.00"], start=1)
     )
-    assert sorted(overview_queries.list_subject_values(filled, "axis_root")) == [
-        "6.38.00",
-        "6.40.00",
-        "x",
-    ]
+    releases = overview_queries.list_values_by_column(filled, columns)["axis_root"]
+    assert sorted(releases) == ["6.38.00", "6.40.00", "x"]
     assert overview_queries.list_sites(filled) == ["A", "B", "local"]
     newest = filled.campaigns()[0]
     assert campaign_queries.list_newest_campaigns(filled, 1) == [
