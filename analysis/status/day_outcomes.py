@@ -61,13 +61,7 @@ class DayOutcomes:
     @classmethod
     def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
         """Sum up outcomes of roll-ups."""
-        sums = sum_outcomes(outcomes)
-        return cls(
-            sums[Outcome.GOOD],
-            sums[Outcome.FAILED],
-            sums[Outcome.IMPLAUSIBLE],
-            sums[Outcome.NOT_SUPPORTED],
-        )
+        return cls(*sum_outcomes(outcomes).values())  # in the order of Outcome
 
     @cached_property
     def total(self) -> int:

@@ -264,12 +264,9 @@ def _attribute_to_all(
 ) -> FailureAttribution:
     """Attribute failures at most sites to the only storage that was read, or to a central cause."""
     storages = _list_values(same_work, "storage_site")
-    failures = Counter[str]()
-    for cell in same_work:
-        for sign, count in cell.failures.items():
-            failures[sign.failure] += count
-    access = sum(failures[name] for name in STORAGE_CLASSES)
-    if len(storages) == 1 and 2 * access > failures.total():
+    signs = [item for cell in same_work for item in cell.failures.items()]
+    access = sum(count for sign, count in signs if sign.failure in STORAGE_CLASSES)
+    if len(storages) == 1 and 2 * access > sum(count for _, count in signs):
         return replace(base, culprit=Culprit.STORAGE, name=storages[0], detail="read by all")
     has_tests = len(_list_values(question.cells, "test")) > 1
     is_central = has_tests or not question.may_be_of_tests

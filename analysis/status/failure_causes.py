@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from treehammer.collectors.record.node_needs import NODE_NEEDS, parse_lack
-from treehammer.collectors.record.outcome import FORCED_KINDS
+from treehammer.collectors.record.outcome import FORCED_KINDS, OTHER_HALF
 from treehammer.sql.read.failure_counts import FailureSign
 
 
@@ -32,9 +32,8 @@ TIME = FailureCause(
 )
 _WALL_LIMIT = FailureCause("time", "Raise the test's wall_limit_s, or read less in an execution.")
 CPUS = FailureCause("CPUs", "Raise request_cpus in the site's submit, or lower threads.")
-CREDENTIALS = FailureCause(
-    "credential", "Renew it, then: treehammer resume, with --proxy or --token-file."
-)
+_credential = partial(FailureCause, "credential")
+CREDENTIALS = _credential("Renew it, then: treehammer resume, with --proxy or --token-file.")
 _NETWORK = FailureCause(
     "network", "Check the route from the site's nodes to the door, and that the door answers."
 )
@@ -83,6 +82,10 @@ _NAMES = re.compile(
     r"[^;]*\(by user [^()]*\)|\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
     r"|\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
     re.IGNORECASE,
+)
+#: Failure of the half of a launch whose other half failed, with class and kind of that.
+_OTHER_HALF = re.compile(
+    r"The other half of the launch failed \(([\w-]+)/([\w-]+)\): (.*)", re.DOTALL
 )
 #: Beginning of the message of an attempt, with its host.
 _RETURNED = re.compile(r"\d+ of \d+ measurements arrived( at \S+)?: ")
@@ -142,6 +145,12 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("software-setup", "disk-full"): DISK,
     ("software-setup", "file-limit"): DISK,
     ("credential", "certificate"): _DOOR,
+    ("credential", "missing"): _credential(
+        "Submit with --proxy, --token-file or --s3-credentials."
+    ),
+    ("credential", "untrusted"): _credential("Name its authorities: --authorities, or cert_dir."),
+    ("credential", "refused"): _credential("Let the door accept it: issuer, audience, VO or keys."),
+    ("credential", "not-permitted"): _credential("Get the right to its path: a scope or role."),
 }
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.
 _BATCH_CLASSES = ("held", "evicted", "lost", "submission")
@@ -163,6 +172,8 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
     The message of a payload decides nothing.
     """
     label, kind, message = failure
+    if kind == OTHER_HALF and (half := _OTHER_HALF.match(message)):
+        label, kind, message = half.groups()
     if label in _BATCH_CLASSES:
         statement = _RETURNED.sub("", message)
         if hold := _HOLD.search(statement):

@@ -43,6 +43,9 @@ CREDENTIAL = "credential"
 #: Kind of a feature that the release or setup lacks; it reflects on neither site nor release.
 NOT_SUPPORTED = "not-supported"
 
+#: Kind of the failure of a half of a launch whose other half failed.
+OTHER_HALF = "other-half"
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -18,11 +18,11 @@ from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.record.outcome import (
     INTERRUPTED_CLASSES,
+    OTHER_HALF,
     OUTCOME_COLUMNS,
     Outcome,
     classify_outcome,
 )
-from treehammer.collectors.worker.run.launch import OTHER_HALF
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
 from treehammer.sql.core.rows import AttemptRow, CampaignRow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from typing import List, Mapping, NamedTuple
 
 from ...job_spec import SoftwareRequest
@@ -90,12 +91,11 @@ def classify_refusal(
         return failure
     kind = kind if kind in _DISTRUST else _find_distrust(excerpt) or kind
     limit = _find_missing_feature(failure, remote[0], software)
-    if limit and kind not in _DISTRUST:
-        message = f"{limit} ({failure.message})"
-        return Failure("software-setup", NOT_SUPPORTED, failure.phase, message)
-    cause = _DISTRUST.get(kind) or f"{_describe_credentials(kind, env)} {_REMEDIES[kind]}"
-    message = f"{cause} ({failure.message})"
-    return Failure(CREDENTIAL, kind, failure.phase, message)
+    failure_class, cause = CREDENTIAL, _DISTRUST.get(kind, "")
+    if limit and not cause:
+        failure_class, kind, cause = "software-setup", NOT_SUPPORTED, limit
+    cause = cause or f"{_describe_credentials(kind, env)} {_REMEDIES[kind]}"
+    return Failure(failure_class, kind, failure.phase, f"{cause} ({failure.message})")
 
 
 def _find_explanations(failure: Failure, excerpt: str) -> List[str]:
@@ -122,9 +122,8 @@ def _find_missing_feature(failure: Failure, url: str, software: SoftwareRequest)
 
 
 def _find_distrust(text: str) -> str:
-    if not _UNTRUSTED.search(text):
-        return ""
-    return "certificate" if _INVALID.search(text) else "untrusted"
+    kind = "certificate" if _INVALID.search(text) else "untrusted"
+    return kind if _UNTRUSTED.search(text) else ""
 
 
 def _find_kind(text: str, env: Mapping[str, str]) -> str:
@@ -159,10 +158,8 @@ def _list_credentials(env: Mapping[str, str]) -> List[_Credential]:
     credentials = []
     for name in CREDENTIAL_NAMES:
         if env.get(name):
-            try:
+            with suppress(OSError, ValueError):
                 credentials.append(_load_credential(name, env[name]))
-            except (OSError, ValueError):
-                continue
     return credentials
 
 

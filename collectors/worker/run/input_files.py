@@ -91,10 +91,11 @@ def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
                 Failure(failure_class, "missing", failure_class, message)
             ) from error
         if size != file.size:
+            actual = "is a folder" if os.path.isdir(path) else f"has {size} bytes"
             message = (
-                f"{file.url} has {size} bytes, the manifest says {file.size}: it is another file or "
-                "incomplete. Make or place the dataset again."
+                f"{file.url} {actual}, the manifest says {file.size} bytes: it is another file "
             )
+            message += "or incomplete. Make or place the dataset again."
             raise ExecutionError(Failure(failure_class, "size", failure_class, message))
 
 
@@ -342,6 +343,8 @@ def _fetch_http_file(
     with response, open(target, "wb") as writer:
         if response.status != 200:
             raise OSError(f"{url}: it answers with status {response.status} instead of the file")
+        if response.headers.get_content_type() == "text/html":
+            _raise_stage_in_error(f"{url} is a web page at this door, such as a login, no file.")
         while writer.tell() <= file.size:  # a longer one is another file
             signals.raise_if_stopped("stage-in")
             chunk = response.read(_CHUNK)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
-from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
+from ...record.outcome import NOT_SUPPORTED, OTHER_HALF, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder, try_lock
 from ..child_processes import ForkedCall
 from ..probes import page_cache
@@ -92,8 +92,6 @@ def _read_idle_ticks() -> Dict[int, int]:
 PADDING_VARIABLE, MAX_PADDING = "TREEHAMMER_PADDING", 4096
 #: Variable of the kit's loop_libraries: folder for copies of the loop, with a name of random length.
 LOOP_COPY_VARIABLE, MAX_PATH_PADDING = "TREEHAMMER_LOOP_COPY", 100
-#: Kind of the failure of a half whose other half failed.
-OTHER_HALF = "other-half"
 
 
 def vary_layout(side: str, kind: str, folder: str) -> Dict[str, str]:

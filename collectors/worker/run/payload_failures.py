@@ -40,8 +40,7 @@ def classify_failure(
     """Classify the failure of a payload, None for success.
 
     An end forced by the worker takes precedence, then a failure that the payload reports, then its
-    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile, one of the job if its
-    control group has a limit of memory.
+    exit status.  ``out_of_memory``: the OOM killer ended a process, of the job if ``is_group_limited``.
     """
     if outcome.ended_by:
         return _forced_end(outcome.ended_by, limits)

@@ -396,6 +396,8 @@ def hold(code: str, cause: str) -> str:
         ("open/file", "(TNetXNGFile::Open: [ERROR] [3012] Internal timeout)", "door"),
         ("stage-in/copy", "HTTP Error 504: Gateway Timeout", "door"),
         ("open/branch", "no branch 'network_resets'", "dataset"),
+        ("open/other-half", "The other half of the launch failed (open/branch): no branch 'y'", "dataset"),
+        ("payload/other-half", "The other half of the launch failed (payload/memory): The kernel killed the payload", "memory"),
         ("open/branch-list", "disk.txt cannot be read", "payload"),
         ("open/file", "cannot open root://network.example//refused (TFile::Open: [3011] gone)", "door"),
         ("stage-in/copy", "No space left on device", "disk"),
@@ -416,9 +418,6 @@ def hold(code: str, cause: str) -> str:
         ("payload/disk-full", "The disk of its work folder is full", "disk"),
         # The words of a payload decide nothing.
         ("payload/exit", "The payload ended with exit code 1. KeyError: 'memory_profile'.", "payload"),
-        ("payload/exit", "FileNotFoundError: /data/cpu-farm/config.toml", "payload"),
-        ("payload/exception", "ValueError: could not convert 'disk' column to float", "payload"),
-        ("payload/signal", "Reading damaged the memory: free(): invalid pointer.", "payload"),
         ("payload/exit", "RuntimeError: token of the proxy, duration 3 hours", "payload"),
         ("payload/reported-memory", "MemoryError", "payload"),
         ("data-check/content", "checksum differs", "replica"),
@@ -449,6 +448,12 @@ def test_what_a_node_lacks_brings_its_remedy(name: str) -> None:
     ):
         cause = find_failure_cause(FailureSign("software-setup", kind, message))
         assert (cause.name, cause.action.lower()) == (f"node: {name}", f"{remedy}.".lower())
+
+
+def test_only_an_expired_credential_is_renewed() -> None:
+    kinds = ("expired", "missing", "untrusted", "refused", "not-permitted")
+    actions = [find_failure_cause(FailureSign("credential", kind, "")).action for kind in kinds]
+    assert [action.startswith("Renew it") for action in actions] == [True, *[False] * 4]
 
 
 def test_a_hold_brings_its_remedy() -> None:

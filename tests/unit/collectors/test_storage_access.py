@@ -320,6 +320,7 @@ def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> Non
     [
         ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
         ("broken", "copy", "invalid response of the server"),
+        ("", "copy", "is a web page at this door"),
     ],
 )
 def test_truncated_copy_fails(

@@ -131,9 +131,8 @@ def test_limits_of_the_node_are_not_the_payloads(monkeypatch: pytest.MonkeyPatch
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
-    assert check_root_version("6.40.00", "6.40.00") is None
-    assert check_root_version("", "6.40.00") is None
-    assert check_root_version("6.40.00", None) is None
+    for requested, reported in (("6.40.00", "6.40.00"), ("", "6.40.00"), ("6.40.00", None)):
+        assert check_root_version(requested, reported) is None
     refused = check_root_version("6.40.00", "6.38.00")
     assert refused is not None
     assert refused.failure_class == "software-setup"
@@ -344,6 +343,8 @@ def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     )
     with pytest.raises(ExecutionError, match="5 bytes, the manifest says 6"):
         check_sizes([InputFile("f", str(path), 6, "x")], "open")
+    with pytest.raises(ExecutionError, match="is a folder"):
+        check_sizes([InputFile("f", str(tmp_path), 6, "x")], "open")
     with pytest.raises(ExecutionError) as caught:
         check_sizes([InputFile("f", str(tmp_path / "none"), 6, "x")], "open")
     assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("open", "missing")
