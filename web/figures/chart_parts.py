@@ -210,13 +210,15 @@ def _value_domain(layout: FigureLayout) -> tuple[float, float]:
         return low / 1.1, high * 1.1
     low = min(mark.lowest for mark in layout.marks)
     if layout.scale == Scale.LINEAR:
-        return _add_room(low, high)
-    return _add_room(min(low, 0.0), max(high, 0.0))
+        return add_room(low, high)
+    return add_room(min(low, 0.0), max(high, 0.0))
 
 
-def _add_room(low: float, high: float) -> tuple[float, float]:
+def add_room(low: float, high: float) -> tuple[float, float]:
     """Widen a range, but not across zero, which is an end of the axis, not a place in it."""
-    room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
+    if low == high == 0:
+        return -1.0, 1.0
+    room = 0.04 * (high - low) or 0.5 * abs(high)
     first = low - room if low < 0 else max(low - room, 0.0)
     last = high + room if high > 0 else min(high + room, 0.0)
     return first, last

@@ -81,8 +81,10 @@ class NumberAxis:
         low, high = min(placed), max(placed)
         if self.logarithmic:
             return (low / 2, high * 2) if low == high else (low / 1.1, high * 1.1)
-        # Dots at the ends of an axis of whole numbers are drawn in full.
-        room = 0.5 if low == high else 0.03 * (high - low) if self.whole else 0.0
+        # Dots at the ends are drawn in full: at zero on an axis of whole numbers, too.
+        if not self.whole:
+            return vega.add_room(low, high)
+        room = 0.03 * (high - low) or 0.5
         return low - room, high + room
 
     def encode(self, field: str, *, grid: bool) -> vega.Specification:

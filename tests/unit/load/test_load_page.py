@@ -280,8 +280,8 @@ def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.Mo
 
 
 def test_number_axes_hold_their_values() -> None:
-    assert NumberAxis([0.0, 0.3, 200.0], "").ends == (0.0, 200.0)
-    assert NumberAxis([4.0], "").ends == (3.5, 4.5)
+    assert NumberAxis([0.0, 0.3, 200.0], "").ends == (0.0, 208.0)
+    assert [NumberAxis([value], "").ends for value in (4.0, 0.0)] == [(2.0, 6.0), (-1.0, 1.0)]
     decades = NumberAxis([0.0, 0.002, 5.0], "", logarithmic=True)
     assert decades.ends == pytest.approx((0.002 / 1.1, 5.5))
     assert decades.place(0.0) is None
