@@ -45,6 +45,8 @@ T = TypeVar("T")
 #: Delays in seconds between retries after transient errors.
 RETRY_DELAYS_S = (1.0, 4.0, 10.0)
 DISK_STORAGE = "DISK"
+#: Most files of one request that the schemas of Rucio's servers accept.
+MAX_DIDS = 1000
 #: Setting -> example of its value.
 _NAME_EXAMPLES = {
     "rucio_dataset_name": "/TreeHammer/{dataset}/USER",
@@ -307,11 +309,15 @@ class RucioClient:
     def attach_files(self, dataset: str, names: Sequence[str]) -> None:
         """Attach files to a dataset; attached files are kept."""
         dids = [{"scope": self.scope, "name": name} for name in names]
-        self._call(
-            lambda client: client.add_files_to_datasets(
-                [{"scope": self.scope, "name": dataset, "dids": dids}], ignore_duplicate=True
-            )
-        )
+
+        def request(client: Any) -> None:
+            for start in range(0, len(dids), MAX_DIDS):
+                part = dids[start : start + MAX_DIDS]
+                client.add_files_to_datasets(
+                    [{"scope": self.scope, "name": dataset, "dids": part}], ignore_duplicate=True
+                )
+
+        self._call(request)
 
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""

@@ -265,7 +265,8 @@ class Server:
         return []
 
     def add_files_to_datasets(self, attachments: list[dict[str, Any]], **_: Any) -> None:
-        pass
+        assert len(attachments[0]["dids"]) <= 1000
+        self.calls += [did["name"] for did in attachments[0]["dids"]]
 
 
 class Login:
@@ -290,10 +291,8 @@ def make_rucio(server: Server, folder: Path, **options: str) -> RucioCatalogue:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    adler32, sha256 = (
-        f"{zlib.adler32(UPLOADED_CONTENT):08x}",
-        hashlib.sha256(UPLOADED_CONTENT).hexdigest(),
-    )
+    adler32 = f"{zlib.adler32(UPLOADED_CONTENT):08x}"
+    sha256 = hashlib.sha256(UPLOADED_CONTENT).hexdigest()
     file = ManifestFile("a.bin", len(UPLOADED_CONTENT), adler32, sha256, RAW_LAYOUT)
     manifest = Manifest("my-set", (file,), {})
     (tmp_path / "set").mkdir()
@@ -328,6 +327,12 @@ def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Pa
     }
     fetched = make_rucio(server, tmp_path, **NAMES).manifest("my-set")
     assert fetched.hash == manifest.hash
+
+
+def test_many_files_are_attached_in_parts(server: Server, tmp_path: Path) -> None:
+    names = [f"f{number}" for number in range(2001)]
+    make_rucio(server, tmp_path).rucio.attach_files("my-set", names)
+    assert server.calls == names
 
 
 @pytest.mark.parametrize(
