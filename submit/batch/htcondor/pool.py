@@ -134,6 +134,8 @@ class PoolConnection:
         #: Seconds between attempts.
         self.pauses_s: tuple[float, ...] = RETRY_PAUSES_S
         self._location: Any = None
+        #: When the schedd took longer than all pauses, and the error that came of it.
+        self._hang: tuple[float, PoolUnreachableError] | None = None
 
     def call(self, operation: Callable[[ModuleType], T], *, retries: bool = True) -> T:
         """Call the bindings with an operation that is safe to repeat, until a daemon answers.
@@ -165,8 +167,8 @@ class PoolConnection:
             htcondor2.HTCondorException: the collector does not answer, or knows no such schedd.
         """
         if self._location is None:
-            collector, name = self._open_collector(htcondor), self.pool.schedd or None
-            kind = htcondor.DaemonType.Schedd
+            name, kind = self.pool.schedd or None, htcondor.DaemonType.Schedd
+            collector = htcondor.Collector(self.pool.collector or None)
             if self.pool.collector and name is None:
                 schedds = collector.locateAll(kind)
                 if len(schedds) != 1:
@@ -185,19 +187,24 @@ class PoolConnection:
                 raise htcondor.HTCondorException(f"the collector knows no schedd {name or ''}")
         return self._location
 
-    def _open_collector(self, htcondor: ModuleType) -> Any:
-        return htcondor.Collector(self.pool.collector or None)
-
     def query_schedd(self, operation: Callable[[Any], T], *, retries: bool = True) -> T:
-        """Run an operation on the schedd that is safe to repeat.
+        """Run an operation on the schedd that is safe to repeat; not again soon after one that hung.
 
         Raises:
             PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return self.call(
-            lambda htcondor: operation(htcondor.Schedd(self.locate_schedd(htcondor))),
-            retries=retries,
-        )
+        start_s, patience_s = time.monotonic(), sum(self.pauses_s)
+        if self._hang and start_s < self._hang[0] + patience_s:
+            raise self._hang[1]
+        try:
+            return self.call(
+                lambda htcondor: operation(htcondor.Schedd(self.locate_schedd(htcondor))),
+                retries=retries,
+            )
+        except PoolUnreachableError as error:
+            if time.monotonic() > start_s + patience_s:
+                self._hang = time.monotonic(), error
+            raise
 
     def query_ads(
         self, constraint: str, projection: Sequence[str], limit: int = -1, *, retries: bool = True
@@ -256,9 +263,7 @@ class PoolConnection:
         if denied:
             key = "scitoken_file" if self.pool.scitoken_file else "token_dir"
             text = f"HTCondor denies access ({message})"
-            hint = (
-                f"Check {key} of this pool in the sites file, and that the token has not expired."
-            )
+            hint = f"Check this pool's {key} in the sites file, and that the token has not expired."
         else:
             text = f"HTCondor does not answer ({message})"
             hint = (
@@ -294,7 +299,7 @@ class PoolConnection:
             PoolUnreachableError: the collector did not answer, or denied access.
         """
         return self.call(
-            lambda htcondor: self._open_collector(htcondor).query(
+            lambda htcondor: htcondor.Collector(self.pool.collector or None).query(
                 htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
             )
         )
