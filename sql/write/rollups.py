@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, LATENCY_BINS
+from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.measurement_sql import (
@@ -68,7 +69,7 @@ _SELECT_MEASUREMENTS = sa.select(
     *(measurement.c[name] for name in _LAST_SOURCES),
     *(measurement.c[name] for name in ROLLUP_METRICS),
 ).where(is_counted())
-_STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
+_STEP_COLUMNS = ("side", "operation", "generator_limited", "clients", *ROLLUP_COUNTS, "latency")
 _SELECT_OPERATIONS = sa.select(
     measurement.c.day,
     measurement.c.subject_id,
@@ -183,10 +184,11 @@ class _OperationSums:
 
     def add(self, step: Mapping[Any, Any]) -> None:
         """Add a step; databases cannot add histograms."""
+        is_step = step["clients"] > 0 or step["side"] != CLIENT  # and no time of late answers
         if step["generator_limited"]:
-            self._counts["limited_steps"] += 1
+            self._counts["limited_steps"] += is_step
             return
-        self._counts["steps"] += 1
+        self._counts["steps"] += is_step
         for name in ROLLUP_COUNTS:
             # Larger sums are not credible, and no database could store them.
             self._counts[name] = min(self._counts[name] + step[name], INT64_LIMIT - 1)
