@@ -57,10 +57,11 @@ def verify_predictions(
             "none of these conditions can be measured here", where="--verify", hint=reasons
         )
     reads = [read for group in groups.values() for read in _measure(group, settings, bars)]
-    return [
-        VerifiedPrediction(item, next((read for read in reads if _fits(read, item)), None))
-        for item in predictions
-    ]
+    return [VerifiedPrediction(item, _find_read(reads, item)) for item in predictions]
+
+
+def _find_read(reads: Iterable[MeasuredRead], item: ReadPrediction) -> MeasuredRead | None:
+    return next((read for read in reads if _fits(read, item)), None)
 
 
 def _measure(

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter, itemgetter
 
 from treehammer.analysis.statistics.job_pairs import RoundKey
@@ -294,6 +294,13 @@ def _join_compilers(sides: dict[str, tuple[list[Sample], list[Sample]]]) -> None
             del sides[key]
 
 
+#: Describe storage, dataset and compiler, each where a sample has one that names should state.
+_CONTEXTS: Sequence[Callable[[Sample], str]] = (
+    lambda sample: f"storage={sample.storage_site}" if sample.is_remote else "",
+    lambda sample: f"dataset={sample.dataset}" if sample.dataset else "",
+    lambda sample: f"loop={CLING}" if sample.is_interpreted else "",
+)
+
 #: Axis of results of other tools.
 _COMMAND = "command"
 
@@ -312,13 +319,16 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     # Where nothing else distinguishes series, the command does.
     varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
     by_release = {release_key(sample, axis): sample for sample in samples}
-    options = {
-        "one_test": len(tests) == 1,
-        "with_storage": axis != "storage_site",
-        "with_dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
-        "with_loop": len(compilers) > 1,
+    named_contexts = (
+        axis != "storage_site",
+        len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
+        len(compilers) > 1,
+    )
+    contexts = [*compress(_CONTEXTS, named_contexts)]
+    labels = {
+        key: _label_sample(sample, varying, contexts, one_test=len(tests) == 1)
+        for key, sample in by_release.items()
     }
-    labels = {key: _label_sample(sample, varying, **options) for key, sample in by_release.items()}
     doubled = Counter(labels.values())
     with_data = len(set(map(attrgetter("dataset_hash"), samples))) > len(datasets)
     return {
@@ -335,20 +345,16 @@ def _list_hashes(sample: Sample, with_data: bool) -> str:
 def _label_sample(
     sample: Sample,
     axes: Sequence[str],
+    contexts: Iterable[Callable[[Sample], str]],
     *,
     one_test: bool,
-    with_storage: bool,
-    with_dataset: bool,
-    with_loop: bool,
 ) -> str:
     """Name a sample by its values of ``axes``, and by what else distinguishes it."""
     present = dict(sample.variant.values)
     present_axes = tuple(name for name in axes if name in present)
     text = sample.variant.label(present_axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
-    words += [f"storage={sample.storage_site}"] if with_storage and sample.is_remote else []
-    words += [f"dataset={sample.dataset}"] if with_dataset and sample.dataset else []
-    words += [f"loop={CLING}"] if with_loop and sample.is_interpreted else []
+    words += [describe(sample) for describe in contexts]
     return " ".join(filter(None, words))
 
 

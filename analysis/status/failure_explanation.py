@@ -7,7 +7,7 @@ evaluation in their evidence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
+    OutcomeCell,
     Period,
     PeriodCounts,
     Tally,
@@ -147,9 +148,7 @@ def _explain_failures(
         return _explain_by_downtime(*outage, runs)
     jobs = len({(run.campaign_id, run.job_id) for run in runs})
     cells = counts.list_cells(by, site, period)
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    # Other sites that read a storage distinguish it from its site.
-    is_storage = by == STORAGE_SITE and readers != {site}
+    is_storage = by == STORAGE_SITE and _is_read_elsewhere(site, cells)
     failures_per_job = sum(run.count for run in runs) / jobs
     question = compare_causes(FailureQuestion(site, is_storage, test, failures_per_job, cells))
     attribution = attribute_failures(question)
@@ -167,6 +166,11 @@ def _explain_failures(
     sentence = "; ".join(filter(None, (sentence + since, host)))
     action = _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
+
+
+def _is_read_elsewhere(storage: str, cells: Iterable[OutcomeCell]) -> bool:
+    """Return whether other sites read a storage, which distinguishes it from its site."""
+    return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
 
 
 def _list_judged(list_rows: Callable[[ModuleType], list[Any]]) -> list[Any]:

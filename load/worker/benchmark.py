@@ -195,8 +195,7 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
     rows = [row for row in all_rows if row["operation"] == part.operation]
     failures = _sum_failures(all_rows)
     latency = merge_latencies(rows)
-    is_rate_of_bytes = part.unit == "MB/s"
-    amount = sum(row["bytes"] for row in rows) / 1e6 if is_rate_of_bytes else latency.count
+    amount = _measure_amount(part, rows, latency.count)
     complete = driver.is_complete and not failures and seconds > 0
     return PartResult(
         value=amount / seconds if complete else None,
@@ -207,6 +206,11 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
         client_limited=any(row["generator_limited"] for row in rows),
         cache=cache,
     )
+
+
+def _measure_amount(part: Part, rows: Sequence[Mapping[str, Any]], operations: int) -> float:
+    """Return the megabytes that operations moved, or their number, by the unit of the part."""
+    return sum(row["bytes"] for row in rows) / 1e6 if part.unit == "MB/s" else operations
 
 
 def _sum_failures(rows: Sequence[Mapping[str, Any]]) -> Dict[str, int]:

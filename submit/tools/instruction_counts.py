@@ -303,6 +303,10 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
     return "a test that builds its own libraries" if payload_spec.build else ""
 
 
+def _name_function(name: str) -> str:
+    return UNNAMED if name.startswith("0x") else name  # an address has no symbol
+
+
 def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str], int]:
     """Parse the lines of a ``callgrind.out`` file to instructions by (library, function).
 
@@ -331,7 +335,7 @@ def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str]
             if key == "ob":
                 library = shorten_library(name)
             elif key == "fn":
-                function = UNNAMED if name.startswith("0x") else name  # an address has no symbol
+                function = _name_function(name)
         elif line.startswith("totals:"):
             stated_total = int(line.split()[1])
     if stated_total != costs.total():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from treehammer.analysis.statistics.sample import natural_sort_key
@@ -15,8 +15,8 @@ from treehammer.web.figures import figure_layout
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.sections import Figure, Titled, table_of_values
 
-#: Columns of :func:`list_filled_bins`.
-BIN_COLUMNS = (
+#: Columns of bins, beside that of the release.
+_BIN_COLUMNS = (
     TableColumn("from_s", "from", format_seconds, is_number=True),
     TableColumn("to_s", "to", format_seconds, is_number=True),
     TableColumn("reads", "reads", is_number=True),
@@ -68,13 +68,6 @@ def _title_reads(release: str) -> str:
     return f"ROOT {release}" if release[0].isdigit() else release
 
 
-def list_filled_bins(bins: Sequence[int]) -> Iterator[Row]:
-    """Yield edges and number of reads of each bin that has reads."""
-    for bin_, reads in enumerate(bins):
-        if reads:
-            yield {"from_s": _lower_edge_s(bin_), "to_s": _lower_edge_s(bin_ + 1), "reads": reads}
-
-
 def _lower_edge_s(bin_: int) -> float:
     """Return the lower edge of a bin in seconds; the first one starts at 0."""
     return 1e-6 * 2.0**bin_ if bin_ else 0.0
@@ -94,12 +87,15 @@ def sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
 
 def build_bin_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:
     """Build the table of the reads of a job by release and bin of latency."""
-    rows = [
-        {"root_version": release, **bin_}
+    keys = ("root_version", "from_s", "to_s", "reads")
+    values = (
+        (release, _lower_edge_s(bin_), _lower_edge_s(bin_ + 1), reads)
         for release, bins in reads_by_release.items()
-        for bin_ in list_filled_bins(bins)
-    ]
-    columns = (column("root_version"), *BIN_COLUMNS)
+        for bin_, reads in enumerate(bins)
+        if reads
+    )
+    rows = [dict(zip(keys, row, strict=True)) for row in values]
+    columns = (column("root_version"), *_BIN_COLUMNS)
     return DataTable("latencies", "Reads by latency", columns, rows)
 
 

@@ -78,10 +78,9 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
     """Show the values of a measurement, beside those of another one if asked for."""
     identity, other = request.query.measurement_id, request.query.other
     a = _load_values(request.store, identity)
-    output = a["log_excerpt"]
     b = _load_values(request.store, other) if other else None
     differences, *tables = _build_tables(a, b)
-    parts, output = import_parts("measurement_part"), a["log_excerpt"]
+    parts = import_parts("measurement_part")
     figures = list(_draw_figures(a, b))
     choices = _list_others(request.store, a)
     if b:
@@ -97,7 +96,7 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         ),
         ui.Form([choice], "Compare") if choices else None,
         *_show_differences(b, differences),
-        ui.Folded("End of the output", ui.Log(output), is_open=True) if output else None,
+        _show_output(a["log_excerpt"]),
         *(section for part in parts for section in part.list_sections(a)),
         ui.Group("charts", *figures),
         *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
@@ -117,6 +116,10 @@ def _show_differences(b: Mapping[str, Any] | None, differences: DataTable) -> It
         link = ui.Link(_title_measurement(b), address)
         yield ui.Paragraph("A is this measurement, B is ", link, ".")
         yield ui.Titled("What differs", differences, anchor="differences")
+
+
+def _show_output(excerpt: str) -> ui.Folded | None:
+    return ui.Folded("End of the output", ui.Log(excerpt), is_open=True) if excerpt else None
 
 
 def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[DataTable]:
