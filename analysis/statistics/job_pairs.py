@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
 from treehammer.analysis.statistics.sample import (
     HEADLINE_METRICS,
+    POSSIBLE_RANGE_S,
     Sample,
     count_hosts,
     find_varying_axes,
-    is_possible_time,
     natural_sort_key,
     parse_variant,
 )
@@ -285,7 +285,8 @@ def _first_host(samples: Sequence[Sample]) -> str:
 def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
     """Return the CPU seconds of all loops; None where one of them is missing or impossible."""
     recorded = [sample.loop_cpu_s for sample in samples]
-    times = [seconds for seconds in recorded if seconds is not None and is_possible_time(seconds)]
+    low, high = POSSIBLE_RANGE_S
+    times = [seconds for seconds in recorded if seconds is not None and low <= seconds <= high]
     return math.fsum(times) if len(times) == len(recorded) else None
 
 

@@ -267,12 +267,6 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
     return {name: value for name, value in values.items() if value is not None}
 
 
-def is_possible_time(seconds: float) -> bool:
-    """Return whether this is a possible measured time; NaN and infinity are not."""
-    low, high = POSSIBLE_RANGE_S
-    return low <= seconds <= high
-
-
 def comparison_key(sample: Sample, axis: str) -> str:
     """Compute the key shared by samples that may be paired: the series without ``axis``."""
     if axis == "storage_site":  # at one site of jobs

@@ -127,11 +127,6 @@ class CompareQuery(PageQuery):
         ids = tuple(dict.fromkeys(store.campaign(campaign).id for campaign in self.campaigns))
         return self.model_copy(update={**sides, "campaigns": ids})
 
-    @property
-    def has_side(self) -> bool:
-        """Whether the URL describes at least one side."""
-        return bool(self.a or self.b or self.conditions_a or self.conditions_b)
-
     def require_both_sides(self) -> None:
         """Refuse a query without one of its sides."""
         if self.axis == SELECTION_AXIS:

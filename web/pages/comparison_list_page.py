@@ -123,7 +123,8 @@ def compare_page(request: PageRequest[CompareQuery]) -> PageContent | Response:
     store = request.store
     query = request.query.resolve(store)
     # A form that was sent has its sides, if empty ones.
-    if not query.has_side and "a" not in request.raw.query_params:
+    sides = (query.a, query.b, query.conditions_a, query.conditions_b)
+    if not any(sides) and "a" not in request.raw.query_params:
         return _build_list(request, query)
     try:
         query.require_both_sides()
