@@ -66,7 +66,7 @@ OPERATIONS = (
     *(DELETE, VANISH),
 )
 #: Main operation of a load: the first of these that it has.
-MAIN_OPERATIONS = (COPY, WRITE_FILE, READ_FILE, WRITE, DELETE, VECTOR_READ, READ, OPEN)
+MAIN_OPERATIONS = (COPY, WRITE_FILE, READ_FILE, WRITE, DELETE, VECTOR_READ, READ, OPEN, STAT)
 CLIENT, SERVER = "client", "server"
 
 #: Figure of a storm: files that were neither read nor given up when it ended.

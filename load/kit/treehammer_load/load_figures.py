@@ -19,7 +19,7 @@ _CONNECT_TIMEOUT_S = 2.0
 
 
 def summarize_rows(rows: Sequence[Row], seconds: Optional[float] = None) -> Dict[str, float]:
-    """Summarize the main operation of a load: the writes, deletions or reads, else the opens.
+    """Summarize the main operation of a load: writes, deletions or reads, else opens, else stats.
 
     Steps in which the generator was the limit are counted and otherwise left out; if all were,
     neither rates nor latencies remain.  ``seconds`` is the time of the others, by default their sum.

@@ -70,6 +70,7 @@ def test_quiet_load_is_recorded_exactly(timer: SimulatedTimer) -> None:
     assert figures["attempted_hz"] == figures["achieved_hz"] == 50
     assert figures["latency_max_s"] == pytest.approx(0.002, rel=0.01)
     assert figures["failed_share"] == figures["late_share"] == figures["limited_steps"] == 0
+    assert summarize_rows([{**row, "operation": "stat"} for row in rows]) == figures
 
 
 def test_running_load_states_its_last_step(tmp_path: Path, timer: SimulatedTimer) -> None:
