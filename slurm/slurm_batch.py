@@ -130,7 +130,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         options = ["--parsable", *([f"--dependency={dependency}"] if dependency else [])]
         try:
             answer = run_command("sbatch", *options, str(folder.path / "slurm.sbatch"))
-            return int(answer.partition(";")[0])
+            return int(answer.split()[-1].partition(";")[0])  # after what a site's sbatch prints
         except BatchError as error:
             # It may be queued all the same; if Slurm does not answer, a later call resolves it.
             if array := self._find_array(folder):

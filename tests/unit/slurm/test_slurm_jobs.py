@@ -36,7 +36,7 @@ class SlurmAnswers:
 
     def __init__(self, root: Path) -> None:
         self.batch = SlurmBatch(root)
-        self.texts: dict[str, str | None] = {"squeue": "", "sacct": None, "sbatch": "7\n"}
+        self.texts: dict[str, str | None] = {"squeue": "", "sacct": None, "sbatch": "Welcome\n7\n"}
         self.commands: list[tuple[str, ...]] = []
 
     def run(self, *command: str) -> str:
