@@ -228,7 +228,7 @@ class RucioLogin:
             )
         if self.auth_type in _LABELS:
             return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
-        return "Check account, username and password in rucio.cfg."
+        return "Check account, username and password in rucio.cfg. A suspended account is called missing."
 
     def explain_tls(self, message: str) -> ConfigError | None:
         """Explain a connection that failed because of certificates; None for other causes."""
