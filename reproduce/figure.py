@@ -94,7 +94,9 @@ class PrintFigure:
         chart: vega.Specification = {
             "data": vega.MARKS,
             "width": _WIDTH,
-            "height": {"step": _LINE_HEIGHT},
+            "height": _LINE_HEIGHT * len(names),
+            # The script of charts sets them.
+            "params": [*vega.LEGEND_PARAMETERS],
             "layer": [*bars, ticks, interval, point],
         }
         labels = max(map(len, names), default=0) * _LETTER_WIDTH

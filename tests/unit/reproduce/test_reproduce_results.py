@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from page_contents import load_charts
 from repository_code import call_command, invoke_command
 from service_thread import ServiceThread
 from simulated_campaign import add_campaign as add_simulated
@@ -283,6 +284,8 @@ def test_page_shows_print_beside_the_newest_campaign(pages: ServiceThread) -> No
     values = [({"format": name}, {"file_size_bytes": size}) for name, size in sizes]
     add_campaign(pages.store, "in-print-rntuple-size", values)
     page = pages.load_page("/published")
+    (chart,) = load_charts(page)
+    assert {parameter["name"] for parameter in chart["params"]} == {"hidden", "lit"}
     total = len(list_shipped_names())
     assert f"1 of {total} published results agrees with what was" in page
     assert f"{total - 1} could not be judged." in page
