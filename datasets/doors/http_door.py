@@ -456,18 +456,8 @@ def _describe_connection_error(error: Exception) -> ProbeResult:
 
 def _describe_cause(error: Exception) -> ProbeResult:
     reason = error.reason if isinstance(error, URLError) else error
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return ProbeResult(
-            f"its certificate is not trusted: {reason.verify_message}",
-            "Name the folder of the grid's authorities in X509_CERT_DIR."
-            if reason.verify_code in _UNKNOWN_AUTHORITY
-            else "Check the host of the prefix and this machine's clock, or renew the certificate.",
-        )
     if isinstance(reason, ssl.SSLError):
-        return ProbeResult(
-            f"no TLS connection: {reason.reason or reason}",
-            "Check that the port speaks https (TLS 1.2 or newer), and your proxy in X509_USER_PROXY.",
-        )
+        return _describe_tls_error(reason)
     if isinstance(reason, TimeoutError):
         return ProbeResult(
             f"the server accepts connections: {reason}", "Look into the server's log."
@@ -477,6 +467,20 @@ def _describe_cause(error: Exception) -> ProbeResult:
         return ProbeResult(f"its answer ends early: {cause}", "Look into the server's log.")
     protocol = " as a web server" if isinstance(reason, (HTTPException, ValueError)) else ""
     return ProbeResult(f"does not answer{protocol}: {cause}", "Check host and port of its prefix.")
+
+
+def _describe_tls_error(error: ssl.SSLError) -> ProbeResult:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ProbeResult(
+            f"its certificate is not trusted: {error.verify_message}",
+            "Name the folder of the grid's authorities in X509_CERT_DIR."
+            if error.verify_code in _UNKNOWN_AUTHORITY
+            else "Check the host of the prefix and this machine's clock, or renew the certificate.",
+        )
+    return ProbeResult(
+        f"no TLS connection: {error.reason or error}",
+        "Check that the port speaks https (TLS 1.2 or newer), and your proxy in X509_USER_PROXY.",
+    )
 
 
 _DOOR = HttpDoor(HttpSession)

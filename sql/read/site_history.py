@@ -7,7 +7,7 @@ diagnosis of a site's newest work alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,24 +201,25 @@ def load_history(store: ResultsReader, site: str, first: int, last: int) -> Cont
     query = _join_dimensions(query.where(*_list_conditions([site], first, last)))
     with store.connection() as connection:
         for row in connection.execute(query):
-            door = f"door {row.door or ''} ({row.door_protocol or 'unknown'})"
-            parts = (row.root_version, (row.root_commit or "")[:40], row.root_provider)
-            for aspect, text in (
-                (ContextAspect(door, SERVER_VERSION), row.server_version),
-                (ContextAspect(door, "address family"), row.address_family),
-                (
-                    ContextAspect(f"ROOT {row.axis_root or ''}", "build"),
-                    ", ".join(filter(None, parts)) if row.axis_root != "none" else "",
-                ),
-                (ContextAspect(NODES, "operating system"), row.os_name),
-                (ContextAspect(NODES, LOOP_COMPILER), row.compiler),
-            ):
+            for aspect, text in _list_aspects(row):
                 if text:
                     history[aspect][int(row.day)].add(text)
     return {
         aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
         for aspect, days in sorted(history.items())
     }
+
+
+def _list_aspects(row: Any) -> Iterator[tuple[ContextAspect, str | None]]:
+    """Yield the context that a row of the history states, with None or '' where it is unknown."""
+    door = f"door {row.door or ''} ({row.door_protocol or 'unknown'})"
+    yield ContextAspect(door, SERVER_VERSION), row.server_version
+    yield ContextAspect(door, "address family"), row.address_family
+    parts = (row.root_version, (row.root_commit or "")[:40], row.root_provider)
+    build = ", ".join(filter(None, parts)) if row.axis_root != "none" else ""
+    yield ContextAspect(f"ROOT {row.axis_root or ''}", "build"), build
+    yield ContextAspect(NODES, "operating system"), row.os_name
+    yield ContextAspect(NODES, LOOP_COMPILER), row.compiler
 
 
 #: Title of a condition of work -> its column.
