@@ -99,8 +99,8 @@ _CLIENT = re.compile(
 )
 #: Words of a client of storage, tried in this order.
 _CAUSES_BY_CLIENT_WORD = (
-    (r"no space|quota exceeded", DISK),
     (r"\[30\d\d\]|HTTP Error 5\d\d|gateway time", _DOOR),  # the server answers
+    (r"no space|quota exceeded", DISK),
     (
         r"timed? ?out|operation expired|connect(ion| call| to)|invalid address|name or service|unreachable"
         r"|no route|refused|reset|resolve|network",
@@ -138,6 +138,7 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     },
     # The kit refuses files that are the same at every door, and tests that select none of their branches.
     ("open", "branch"): DATASET,
+    ("open", "tree"): DATASET,
     ("open", "branch-list"): _TEST,
     ("payload", "branches"): DATASET,
     ("payload", "files"): DATASET,

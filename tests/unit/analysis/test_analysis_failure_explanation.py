@@ -401,6 +401,8 @@ def hold(code: str, cause: str) -> str:
         ("open/branch-list", "disk.txt cannot be read", "payload"),
         ("open/file", "cannot open root://network.example//refused (TFile::Open: [3011] gone)", "door"),
         ("stage-in/copy", "No space left on device", "disk"),
+        ("open/file", "[ERROR] Server responded with an error: [3009] no space left", "door"),
+        ("open/tree", "(TFile::Get) a.root contains no tree 'Events'", "dataset"),
         ("stage-in/copy", "root://a//quota/reset.root cannot be copied: [3011] no such file", "door"),
         ("credential/expired", "token expired", "credential"),
         ("credential/certificate", "certificate has expired", "door"),

@@ -333,7 +333,7 @@ def find_tree(file: Any, path: str, accepted: Sequence[str], kind: str) -> Any:
         kind: word for it.
 
     Raises:
-        ValueError: the file has no such object, or uproot cannot reach it.
+        PayloadError, ValueError: the file has no such object, or uproot cannot reach it.
     """
     with suppress(KeyError):
         tree = file[path]
@@ -345,7 +345,8 @@ def find_tree(file: Any, path: str, accepted: Sequence[str], kind: str) -> Any:
     keys = [key for key, class_name in classes.items() if class_name in accepted]
     matching = [key for key in keys if name in (key, key.rpartition(";")[0])]
     if not matching:
-        raise ValueError(f"contains no {kind} {path!r} ({kind}s: {', '.join(keys) or 'none'})")
+        text = f"{file.file_path} has no {kind} {path!r} ({kind}s: {', '.join(keys) or 'none'})"
+        raise PayloadError("open", "tree", "get_tree", text)
     try:
         return file[max(matching, key=lambda key: int(key.rpartition(";")[2]))]
     except KeyError as error:

@@ -250,6 +250,9 @@ def test_errors_of_uproot_are_classed() -> None:
         with pytest.raises(PayloadError, match="http://h/a: ") as raised:
             open_uproot_file(MagicMock(**{"open.side_effect": error}), TASK, None, "http://h/a")
         assert (raised.value.document["failure_class"], raised.value.document["kind"]) == expected
+    with pytest.raises(PayloadError, match="has no tree 'events'") as raised:
+        open_uproot_file(MagicMock(), TASK, None, "http://h/a")
+    assert raised.value.document["kind"] == "tree"
 
 
 @pytest.fixture

@@ -217,7 +217,6 @@ def test_unusable_software_is_refused_before_a_job_is_sent(
         ("6.40.0", "did you mean '6.40.00'"),
         ("curent", "did you mean 'current'"),
         ("6.32.02", "'path:/its/folder@6.32.02'"),
-        ("path:", "names no ROOT"),
         ("", "names no ROOT"),
     ],
 )
