@@ -28,6 +28,11 @@ function element(name, parent, attributes = {}, text = "") {
   return made;
 }
 
+/** Whether the axes of a figure's chart can be zoomed; those of verdicts are fixed. */
+function canZoom(figure) {
+  return /"bind": ?"scales"/.test(figure.querySelector("script[type='application/json']").textContent);
+}
+
 /** Names of hidden series, common to all charts of the page, and the charts drawn so far. */
 const hiddenNames = new Set(), charts = [];
 /** Marks that can be reached by keys; a line is reached at its points. */
@@ -274,8 +279,9 @@ class Chart {
   addButtons() {
     const bar = element("p", this.figure, { class: "tools" });
     this.canvas.after(bar);
+    const zooms = { "Zoom in": () => this.zoom(0.5), "Zoom out": () => this.zoom(2), "Reset": () => this.zoom(0) };
     const actions = {
-      "Zoom in": () => this.zoom(0.5), "Zoom out": () => this.zoom(2), "Reset": () => this.zoom(0),
+      ...(canZoom(this.figure) ? zooms : {}),
       "Save view as SVG": () => this.save("svg"), "as PNG": () => this.save("png"),
     };
     for (const [name, action] of Object.entries(actions)) {
@@ -325,6 +331,7 @@ class Chart {
 const waiting = new Set();
 for (const figure of document.querySelectorAll("div.plot")) {
   if (figure.querySelector(".canvas > svg")) {
+    if (!canZoom(figure)) continue;
     const button = element("button", element("p", figure, { class: "tools" }), { type: "button" }, "Zoom");
     button.addEventListener("click", () => { button.parentElement.remove(); new Chart(figure).start(); });
   } else waiting.add(figure);
