@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from statistics import fmean
-from typing import Any
 
 from treehammer.analysis.comparison.series_effects import (
     SeriesEffect,
@@ -58,7 +57,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_numeric_metric,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
-from treehammer.sql.core.campaign_plan import CampaignPlan, PlannedDefinition
+from treehammer.sql.core.campaign_plan import PlannedDefinition
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
@@ -173,15 +172,10 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
     sites = sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
     pending = [item for limit, metric in limits for item in limited.measure(limit, metric, sites)]
-    share = _find_look_share(plan, rows)
-    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
-
-
-def _find_look_share(plan: CampaignPlan, rows: Iterable[Mapping[str, Any]]) -> float:
-    """Find the share of the error rate that this look at the campaign has."""
     repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
     sequential = plan.until_decided
-    return share_error_rate(sequential.looks, repeats) if sequential else 1.0
+    share = share_error_rate(sequential.looks, repeats) if sequential else 1.0
+    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
 
 
 @dataclass(frozen=True)

@@ -102,18 +102,14 @@ def _measure_phases(row: Mapping[str, Any], sample: Sample, loop_s: float) -> di
     if not loop_s or unzip_s is None:
         return {}
     phases = {OPEN: math.fsum(row.get(name) or 0.0 for name in _OPENING_COLUMNS)}
-    read_s = _find_cpu_time(row, "read", running if _is_warm_file(sample) else None)
+    # Reads that do not come from the page cache mostly wait for storage.
+    is_warm = _find_mode(sample).startswith("file") and sample.axis_value("cache") != "cold"
+    read_s = _find_cpu_time(row, "read", running if is_warm else None)
     if read_s is not None:
         phases[READ] = read_s
     phases[DECOMPRESS] = unzip_s
     phases[DESERIALIZE] = loop_s - unzip_s - (read_s or 0.0)
     return phases
-
-
-def _is_warm_file(sample: Sample) -> bool:
-    """Return whether reads come from the page cache; others mostly wait for storage."""
-    is_cold = dict(sample.variant.values).get("cache") == "cold"
-    return _find_mode(sample).startswith("file") and not is_cold
 
 
 def _find_cpu_time(row: Mapping[str, Any], action: str, running: float | None) -> float | None:
@@ -360,15 +356,10 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     if len(sites) > 1:
         variants += f" at {len(sites):,} sites"
     verdicts = {word: counts[name] for name, word in _COUNTED_AS.items() if counts[name]}
-    return f"Exact counters of {variants}: {format_counts(verdicts)}{_name_changes(changes)}."
-
-
-def _name_changes(changes: Iterable[CounterChange]) -> str:
-    """Name the changed counters in brackets, if they are a few."""
-    texts = dict.fromkeys(
-        format_counter_verdict(change) for change in changes if change.verdict in _CHANGED
-    )
-    return f" ({', '.join(texts)})" if 0 < len(texts) <= MAX_NAMED else ""
+    changed = (change for change in changes if change.verdict in _CHANGED)
+    texts = dict.fromkeys(map(format_counter_verdict, changed))
+    names = f" ({', '.join(texts)})" if 0 < len(texts) <= MAX_NAMED else ""
+    return f"Exact counters of {variants}: {format_counts(verdicts)}{names}."
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from treehammer.analysis.statistics.job_pairs import (
     drop_dirty,
     pair_jobs,
 )
-from treehammer.analysis.statistics.sample import Sample, select_known_hosts
+from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, select_known_hosts
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     MIN_HOSTS,
@@ -53,6 +53,9 @@ AnyJob = TypeVar("AnyJob", JobPair, JobValue, PairRow)
 
 #: Reasons for excluding a job, in addition to those of :mod:`job_pairs`.
 UNKNOWN_HOST, ONLY_JOB_OF_HOST = "host unknown", "only job of its host"
+OTHER_HOST = "host without the other side"
+#: Axes whose values run on other hosts by themselves.
+_HOST_AXES = ("site", "architecture", SELECTION_AXIS)
 
 
 @dataclass(frozen=True)
@@ -379,6 +382,12 @@ def _explain_one_sided(effect: SeriesEffect) -> RefusalReason:
         return RefusalReason(
             Verdict.ONLY_IN_B, "nothing was run on side A", "run the test for A here, too"
         )
+    if OTHER_HOST in effect.left_out:
+        return RefusalReason(
+            Verdict.NOT_ENOUGH,
+            f"no host ran both sides, and one of them has fewer than {MIN_HOSTS} hosts",
+            "bundle the axis, so that each job holds both sides, or run both on one host",
+        )
     empty = (
         "both sides" if not effect.a and not effect.b else f"side {'A' if not effect.a else 'B'}"
     )
@@ -417,6 +426,10 @@ def measure_effect(
         values_a, unused_a = select_jobs(values_a)
         values_b, unused_b = select_jobs(values_b)
         left_out = left_a + left_b + unused_a + unused_b
+        if headline in DEFAULT_HEADLINE and axis not in _HOST_AXES:
+            count = len(values_a) + len(values_b)
+            values_a, values_b = _select_common_hosts(values_a, values_b)
+            left_out[OTHER_HOST] = count - len(values_a) - len(values_b)
     measured = SeriesEffect(
         series=series,
         headline=headline,
@@ -444,6 +457,17 @@ def measure_effect(
     # Different values are never compared: none of them reaches the pair table either.
     is_withheld = judged.refused is Verdict.VALUES_DIFFER
     return replace(judged, pairs=(), a=(), b=()) if is_withheld else judged
+
+
+def _select_common_hosts(
+    a: list[JobValue], b: list[JobValue]
+) -> tuple[list[JobValue], list[JobValue]]:
+    """Select the jobs on hosts of both sides, which differ in their times, if a side has few hosts."""
+    hosts = [_collect_hosts(side) for side in (a, b)]
+    if not all(hosts) or min(map(len, hosts)) >= MIN_HOSTS:
+        return a, b
+    common = set.intersection(*hosts)
+    return [job for job in a if job.host in common], [job for job in b if job.host in common]
 
 
 def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:

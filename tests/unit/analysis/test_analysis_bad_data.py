@@ -70,7 +70,7 @@ class Case:
 
 CASES = {
     "no job holds both sides": Case(
-        kept(lambda s: is_b(s) != even(s)), Verdict.UNDECIDED, "", "new campaign",
+        kept(lambda s: is_b(s) != even(s)), Verdict.NOT_ENOUGH, "no host ran both sides", "bundle",
         replace(SLOWED, effect=0.0),
     ),
     "no host is known": Case(
