@@ -78,7 +78,7 @@ LOAD_ATTRIBUTE = "TreehammerLoad"
 
 
 class LoadProgress(NamedTuple):
-    """The last complete time step of a load that runs; operations on their way are missing.
+    """The last complete time step of a load that runs, with the operations that ended in it.
 
     Attributes:
         step: number of the step.

@@ -90,6 +90,8 @@ class Recorder:
         self.spans: Dict[str, Tuple[float, float]] = {}
         #: Operation -> instants at which it succeeded.
         self._ends: Dict[str, LatencyHistogram] = {}
+        #: Operations that succeeded and failed since the last stated step, and their bytes.
+        self._ended = [0, 0, 0]
         self._lock = threading.Lock()
         self._counts: Dict[Tuple[int, str, str], StepCounts] = {}
         self._cpu: Dict[int, float] = {}
@@ -125,9 +127,11 @@ class Recorder:
             is_short = 0 < operation.due_s - begin_s < short_s
             counts.held += operation.held_since_s is not None and not is_short
             counts.lateness_max_s = max(counts.lateness_max_s, lateness)
+            self._ended[bool(failure)] += 1
             if failure:
                 counts.failures[failure] += 1
             else:
+                self._ended[2] += operation.bytes
                 counts.latency.record(now_s - operation.due_s)
                 self._ends.setdefault(operation.name, LatencyHistogram()).record(now_s)
                 counts.bytes += operation.bytes
@@ -137,13 +141,9 @@ class Recorder:
         self._cpu[step] = cores
         if not self._progress or not is_complete:
             return
-        with self._lock:  # operations on their way are missing
-            total = StepCounts()
-            for counts in (counts for key, counts in self._counts.items() if key[0] == step):
-                total.add(counts)
-            done, failed = total.latency.count, sum(total.failures.values())
-            progress = LoadProgress(step, self._steps.step_s, done, failed, total.bytes)
-        progress.write(self._progress)
+        with self._lock:
+            ended, self._ended = self._ended, [0, 0, 0]
+        LoadProgress(step, self._steps.step_s, *ended).write(self._progress)
 
     def list_rows(self, end_s: float) -> List[Dict[str, Any]]:
         """List the rows of the measurement, whose last step ends at ``end_s``."""
