@@ -85,7 +85,7 @@ def take_snapshot(cgroup: Cgroup) -> NodeSnapshot:
     load = read_text("/proc/loadavg").split()
     ticks = read_text("/proc/stat").partition("\n")[0].split()
     cpuinfo = read_text("/proc/cpuinfo").splitlines()
-    rates_mhz = [float(value) for value in _read_cpu_values(cpuinfo, "cpu MHz")]
+    rates_mhz = [float(text) for text in _read_cpu_values(cpuinfo, "cpu MHz") if text != "Unknown"]
     return {
         "load": float(load[0]) if load else None,
         "available_bytes": _read_memory("MemAvailable"),

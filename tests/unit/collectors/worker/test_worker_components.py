@@ -134,8 +134,7 @@ def test_root_version_is_refused_only_when_it_differs() -> None:
     for requested, reported in (("6.40.00", "6.40.00"), ("", "6.40.00"), ("6.40.00", None)):
         assert check_root_version(requested, reported) is None
     refused = check_root_version("6.40.00", "6.38.00")
-    assert refused is not None
-    assert refused.failure_class == "software-setup"
+    assert (refused and refused.failure_class) == "software-setup"
 
 
 # -- job.json
@@ -201,8 +200,7 @@ def test_unreadable_result_is_bad(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(content)
     problem = read_payload_result(str(path), {}).problem
-    assert problem is not None
-    assert problem.kind == "bad-result"
+    assert (problem and problem.kind) == "bad-result"
 
 
 # -- logs
