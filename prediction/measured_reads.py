@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from treehammer.analysis.descriptive.efficiency_diagnosis import select_explained
+from treehammer.analysis.statistics.job_pairs import select_usable
 from treehammer.collectors.job_spec import (
     BANDWIDTH_AXIS,
     LATENCY_AXIS,
@@ -260,7 +260,7 @@ class MeasuredRead:
 def group_reads(rows: Iterable[Row]) -> list[MeasuredRead]:
     """Group good timed solo executions by variant, dataset, site and door, the newest group first."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in select_explained(rows):
+    for row in select_usable(rows):
         is_timed = row["run_mode"] != PAIRED and row["loop_wall_s"] is not None
         if is_timed and _has_numbers(row["variant"]):
             names = ("test_name", "variant", "dataset_hash", "site", "storage_site", "door")

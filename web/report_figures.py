@@ -20,8 +20,8 @@ from treehammer.analysis.statistics.job_pairs import (
     Row,
     find_distinguishing_names,
     group_executions,
-    is_usable,
     lookup_value,
+    select_usable,
 )
 from treehammer.analysis.statistics.metric_units import find_display_unit, head_unit
 from treehammer.analysis.statistics.sample import parse_variant
@@ -104,7 +104,7 @@ class ExecutionCell:
 
 def summarize_executions(rows: Iterable[Row], axis: str = RELEASE_AXIS) -> list[ExecutionCell]:
     """Aggregate usable rows, in natural order of place, variant and value of the compared axis."""
-    rows = [row for row in rows if is_usable(row)]
+    rows = select_usable(rows)
     axes = tuple(name for name in find_distinguishing_names(rows, ()) if name != axis)
     doors = defaultdict(set)
     for row in rows:

@@ -16,8 +16,8 @@ from treehammer.analysis.descriptive.time_breakdown import (
     TimePart,
     sum_breakdowns,
 )
-from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.analysis.statistics.job_pairs import select_usable
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
 from treehammer.tables import TableColumn
 from treehammer.text_formatting import format_share, pluralize
 
@@ -120,14 +120,9 @@ class EfficiencyDiagnosis:
         ]
 
 
-def select_explained(rows: Iterable[Row]) -> list[Row]:
-    """Select the timed executions without failure, which a diagnosis is made of."""
-    return [row for row in rows if row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD]
-
-
 def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
     """Find the main cause of the wall time of executions; None without good ones in solo mode."""
-    rows = select_explained(rows)
+    rows = select_usable(rows)
     breakdown = sum_breakdowns(rows)
     if not breakdown.executions or not breakdown.wall_s:
         return None

@@ -15,9 +15,9 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     EfficiencyDiagnosis,
     Row,
     diagnose_efficiency,
-    select_explained,
 )
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
+from treehammer.analysis.statistics.job_pairs import select_usable
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
@@ -71,9 +71,7 @@ class EfficiencyQuery:
             NothingToDoError: there are none.
         """
         with store.snapshot() as snapshot:
-            measured = select_explained(
-                snapshot.measurements(self.build_selection(store), _COLUMNS)
-            )
+            measured = select_usable(snapshot.measurements(self.build_selection(store), _COLUMNS))
         if self.site and not self.campaign:
             today = datetime.now(UTC).date()
             rows: Sequence[Row] = load_explained_rows(store, self.site, self._first_day, today)
