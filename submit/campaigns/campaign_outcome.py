@@ -249,7 +249,7 @@ def refuse_resumption(campaign: CampaignRow) -> None:
         raise ConfigError(
             "its jobs start together, and those that ended would be missing",
             where=campaign.name,
-            hint="Submit the campaign again.",
+            hint=f"Queued and running ones go on: treehammer status {campaign.id}. To repeat the load, submit again.",
         )
 
 
