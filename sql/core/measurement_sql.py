@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.column_types import REAL
@@ -26,7 +27,7 @@ from treehammer.sql.core.measurement_columns import (
     decode_numbers,
     stored_columns,
 )
-from treehammer.sql.core.schema import dimension_tables, extra, measurement
+from treehammer.sql.core.schema import dimension_tables, extra, measurement, rollup_day
 
 #: Kind in roll-ups of measurements without a kind.
 UNKNOWN_KIND = "unknown"
@@ -42,6 +43,8 @@ UNLIMITED_READS = 2**63
 HISTOGRAM_COLUMN = "read_latency_hist"
 #: Measurements of later attempts; made once, as copying the many columns takes long.
 LATER = measurement.alias("later")
+#: Conditions of roll-ups of good timed measurements.
+GOOD_ROLLUPS = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
 _TABLE = dimension_tables[SUBJECT.name]
 _TABLES: WeakKeyDictionary[Engine, SubjectTable] = WeakKeyDictionary()
 

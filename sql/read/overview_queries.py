@@ -271,7 +271,7 @@ def _count_outcomes(
     # Sums follow the index; groups by outcome would be sorted first, in three times the time.
     campaign_id, count = measurement.c.campaign_id, sa.func.count()
     failed = sa.func.count(measurement.c.failure_class)
-    is_good = sa.and_(measurement.c.failure_class.is_(None), measurement.c.plausible == sa.true())
+    is_good = has_outcome(Outcome.GOOD)
     good = sa.func.count(sa.case((is_good, campaign_id)))
     of_campaigns = sa.select(campaign_id, count).where(campaign_id.in_(campaign_ids))
     last_us: dict[str, int] = {}

@@ -15,8 +15,10 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.measurement_sql import (
+    GOOD_ROLLUPS,
     SubjectTable,
     credible_value,
+    has_outcome,
     load_subjects,
     moment_sums,
     select_subjects,
@@ -166,8 +168,7 @@ def load_node_sums(
             table.subject_id.in_(select_subjects("site", [site])),
             table.day.between(*days),
             table.kind == TIMED,
-            table.plausible == sa.true(),
-            table.failure_class.is_(None),
+            has_outcome(Outcome.GOOD),
         )
         .group_by(table.subject_id, table.node_id)
     )
@@ -266,9 +267,7 @@ def _index_work(table: SubjectTable) -> _SharedWork:
 def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
     """Return the selection of good timed measurements, and the columns of the sums."""
     table = rollup_day.c
-    query = sa.select().where(
-        table.day.between(*days), table.kind == TIMED, table.outcome == Outcome.GOOD.value
-    )
+    query = sa.select().where(table.day.between(*days), *GOOD_ROLLUPS)
     return query, [table[name] for name in rollup_column_names(metric)]
 
 

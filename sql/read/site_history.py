@@ -19,7 +19,7 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.measurement_sql import has_outcome, select_subjects
+from treehammer.sql.core.measurement_sql import GOOD_ROLLUPS, has_outcome, select_subjects
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
@@ -255,7 +255,7 @@ def load_conditions(
         .subquery("latest")
     )
     is_latest = sa.and_(
-        table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
+        table.subject_id == latest.c.subject_id, table.day == latest.c.day, *GOOD_ROLLUPS
     )
     # Many series were measured on the same nodes.
     query: sa.Select[Any] = (
@@ -276,16 +276,12 @@ def load_conditions(
     }
 
 
-#: Roll-ups of good timed measurements.
-_IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
-
-
 def _list_conditions(
     sites: Collection[str], first: int, last: int
 ) -> tuple[sa.ColumnElement[bool], ...]:
     """Return conditions of roll-ups: good timed measurements of sites in some days."""
     table, subjects = rollup_day.c, select_subjects("site", sites)
-    return table.subject_id.in_(subjects), table.day.between(first, last), *_IS_GOOD
+    return table.subject_id.in_(subjects), table.day.between(first, last), *GOOD_ROLLUPS
 
 
 def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:

@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core.measurement_sql import has_outcome
+from treehammer.sql.core.measurement_sql import GOOD_ROLLUPS, has_outcome
 from treehammer.sql.core.rows import LOCAL_OWNER, OUTLIER
 from treehammer.sql.core.schema import (
     measurement,
@@ -139,7 +139,7 @@ def _find_suspects(
         }
         query = (
             _SELECT_SUMS.where(rollup_day.c.subject_id.in_(ids), rollup_day.c.day >= first_day)
-            .where(rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
+            .where(*GOOD_ROLLUPS)
             .group_by(rollup_day.c.subject_id)
         )
         for subject_id, *totals in connection.execute(query):
