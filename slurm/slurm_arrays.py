@@ -66,10 +66,9 @@ def run_command(*command: str) -> str:
             hint="Queued jobs continue. Try again later.",
         ) from error
     if completed.returncode:
-        lines = (completed.stderr or completed.stdout).splitlines()
-        words = (line.removeprefix(f"{command[0]}: error: ") for line in lines)
-        message = "; ".join(words) or f"exit code {completed.returncode}"
-        is_silent = "contact" in message or "timed out" in message
+        output = (completed.stderr or completed.stdout).replace(f"{command[0]}: error: ", "")
+        message = "; ".join(output.splitlines()) or f"exit code {completed.returncode}"
+        is_silent = re.search("contact|timed out", message)
         hint = "Queued jobs continue. Try again later." if is_silent else ""
         raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
     return completed.stdout
@@ -92,7 +91,8 @@ def _parse_record(
     state: str, reason: str, code: str, started: str, ended: str, node: str, restarts: str = ""
 ) -> TaskRecord:
     number, _, signal = code.partition(":")
-    exit_code = -int(signal) if signal.strip("0") else int(number or 0)
+    # squeue of Slurm 22 prints the status of wait(2).
+    exit_code = -int(signal) or int(number) if signal else os.waitstatus_to_exitcode(int(number))
     started_us, ended_us = (
         int(text) * 1_000_000 if text.isdigit() else 0 for text in (started, ended)
     )

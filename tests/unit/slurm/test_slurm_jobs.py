@@ -72,11 +72,10 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
 @pytest.mark.parametrize(
     ("row", "state", "failure", "attempts"),
     [
-        ("0|PENDING|Priority|0:0|N/A|N/A||0", "queued", "", 0),
         ("0|PENDING|JobHeldAdmin|0:0|N/A|N/A||0", "held", "held", 0),
         ("0|RUNNING|None|0:0|100|160|n1|0", "running", "", 1),
         ("0|COMPLETING|None|0:0|100|160|n1|1", "running", "", 2),
-        ("0|FAILED|NonZeroExitCode|3:0|100|160|n1|0", "done", "lost", 1),
+        ("0|FAILED|NonZeroExitCode|768|100|160|n1|0", "done", "lost", 1),
         ("0|FAILED|BadConstraints|0:1|100|100||0", "lost", "submission", 0),
         ("0|TIMEOUT|TimeLimit|0:0|100|160|n1|0", "lost", "evicted", 1),
         ("0|OUT_OF_MEMORY|OutOfMemory|0:125|100|160|n1|0", "lost", "evicted", 1),
@@ -92,6 +91,7 @@ def test_state_of_job_follows_queue(
     status = slurm.query_status(batch_id)
     assert (status.state.value, explain_end(status)[0]) == (state, failure)
     assert [attempt.number for attempt in status.attempts] == [*range(1, attempts + 1)]
+    assert state != "done" or status.attempts[0].exit_code == 3
     if attempts:
         assert (status.attempts[-1].started_us, status.attempts[-1].host) == (100_000_000, "n1")
     words = {"lost": (row.split("|")[1], "BadConstraints"), "done": ("do nodes see it?",)}
