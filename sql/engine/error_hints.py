@@ -145,10 +145,10 @@ _POSTGRESQL_HINTS = (
         "Check the database in the URL; PgBouncer lists its own under [databases].",
     ),
     (
-        "permission denied for schema",
-        "this user may not make tables here",
-        "Have the right given: GRANT CREATE ON SCHEMA public TO USER, or use a database that the "
-        "user owns.",
+        "permission denied for schema|must be owner of",
+        "this user may not make tables here, or change them",
+        "Have the right given, GRANT CREATE ON SCHEMA public TO USER, or run the command as the "
+        "user who owns the database and its tables.",
     ),
     (
         "permission denied",

@@ -138,6 +138,7 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         (URL, f'{FAILED} FATAL: too many connections for role "me"', "no connection", "raised"),
         (URL, f'{FAILED} FATAL: permission denied for database "r"', "lacks a right", "CONNECT"),
         (URL, "canceling statement due to conflict with recovery", "standby", "_standby_"),
+        (URL, "must be owner of table campaign", "or change them", "owns"),
         (ORACLE_URL, "ORA-01017: invalid username/password", "refuses the user's name", ""),
         (ORACLE_URL, "ORA-00942: table or view does not exist", "a table is not there", ""),
         (ORACLE_URL, "ORA-01653: unable to extend table HAMMER.MEASUREMENT", "no room left", ""),

@@ -167,8 +167,7 @@ def test_search_path_schema_is_used(
     with Store.open(f"{url}&options=-csearch_path%3Dhammer") as store:
         store.add([make_measurement()])
         assert export_file(store, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
-    row = direct.execute("SELECT count(*) FROM hammer.measurement").fetchone()
-    assert row == (1,)
+    assert direct.execute("SELECT count(*) FROM hammer.measurement").fetchone() == (1,)
 
 
 def test_lost_connection_leaves_no_file(
