@@ -225,7 +225,8 @@ def _describe_cost(store: Store, campaign: CampaignRow) -> str:
     """Describe the cost so far and the planned cost, estimated from the cost so far if unknown."""
     used = load_campaign_cost(store, campaign.id)
     estimate = campaign.plan.estimate
-    planned = describe_amounts(estimate.wall_s, estimate.cpu_s, estimate.read_bytes)
+    # Tests without a dataset read none.
+    planned = describe_amounts(estimate.wall_s, estimate.cpu_s, estimate.read_bytes or None)
     if not used.measurements:
         return f"Planned cost: {planned}." if planned else ""
     if planned:

@@ -26,12 +26,12 @@ from treehammer.web.pages import overview_days
 
 def test_campaign_shows_planned_cost(pages: ServiceThread) -> None:
     estimate = {"wall_s": 7200.0, "cpu_s": 5400.0, "read_bytes": 12e9}
-    for id_, seconds in {"planned": estimate, "partly": {**estimate, "cpu_s": None}}.items():
+    for id_, seconds in {"planned": estimate, "partly": {**estimate, "read_bytes": 0}}.items():
         plan = json.dumps({"estimate": seconds})
         pages.store.add_campaign(make_campaign_row(id_, name=id_, plan=plan), [])
     expected = "Planned cost: 2 slot hours, 1.5 CPU hours, 12.0 GB."
     assert expected in pages.read("/campaigns/planned").text
-    assert "Planned cost: 2 slot hours, 12.0 GB." in pages.read("/campaigns/partly").text
+    assert "Planned cost: 2 slot hours, 1.5 CPU hours." in pages.read("/campaigns/partly").text
     pages.store.add([make_measurement("job 9", campaign_id="planned")])
     assert "; planned were 2 slot hours, 1.5" in pages.read("/campaigns/planned").text
 
