@@ -26,6 +26,7 @@ from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_sql import is_bad, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.core.schema import attempt, job, measurement
+from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.text_formatting import pluralize
 
@@ -60,7 +61,7 @@ def list_selection_notes(excluded: Mapping[str, str], included: Mapping[str, str
 
 
 def _name_place(label: str) -> str:
-    site, _, door = label.partition(":")
+    site, door = split_door_label(label)
     return f"Door {door} of site {site}" if door else f"Site {site}"
 
 

@@ -43,6 +43,7 @@ from treehammer.hctests.definition.document_problems import (
     validate_line,
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, AXIS_NAME_PATTERN
+from treehammer.sql.core.subjects import label_door
 from treehammer.submit.batch.htcondor.pool import HomePath, HTCondorPool, NamedTable, resolve_path
 from treehammer.text_formatting import format_size
 
@@ -537,7 +538,8 @@ class DoorAccess:
     @property
     def door_label(self) -> str:
         """Name of the door, unique among all doors that jobs of the site read."""
-        return f"{self.storage.name}:{self.door.name}" if self.is_remote else self.door.name
+        door = self.door.name
+        return label_door(self.storage.name, door) if self.is_remote else door
 
     @property
     def key(self) -> tuple[str, str]:

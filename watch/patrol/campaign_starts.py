@@ -23,7 +23,7 @@ from treehammer.errors import ConfigError, DefinitionError, SourceError, Treeham
 from treehammer.hctests.definition.model import DOOR_AXIS, RELEASE_AXIS
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
-from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS
+from treehammer.sql.core.subjects import SITE, STORAGE_SITE, SUBJECT_KINDS, label_door
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import plan_request
@@ -277,7 +277,7 @@ class CampaignStarter:
         named_doors = self.list_named_doors(entry, spec)
         sites = select_sites(entry.sites, self._settings, option=f"entries.{entry.name}.sites")
         return {
-            f"{site.name}:{door.name}": door
+            label_door(site.name, door.name): door
             for site in sites
             for door in site.doors
             if (door.name in named_doors if named_doors else door is site.doors[0])

@@ -14,6 +14,7 @@ from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.subjects import split_door_label
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign, is_over
 from treehammer.sql.read.cost_queries import describe_amounts, load_campaign_cost
@@ -371,5 +372,5 @@ def _describe_plan(plan: CampaignPlan, *, has_datasets: bool) -> Iterator[tuple[
 def _describe_choices(name: str, reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Describe why sites and doors were excluded or included."""
     for label, reason in reasons.items():
-        kind = "door" if label.partition(":")[2] else "site"
+        kind = "door" if split_door_label(label)[1] else "site"
         yield f"{name} {kind} {label}", reason
