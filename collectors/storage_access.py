@@ -209,7 +209,10 @@ def make_tls_context(env: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     for name in BUNDLE_VARIABLES:
         if env.get(name):
-            context.load_verify_locations(cafile=env[name])
+            try:
+                context.load_verify_locations(cafile=env[name])
+            except OSError as error:  # it names no file
+                raise OSError(f"{name}={env[name]}: {error.strerror or error}") from error
     folder = env.get(CERT_DIR_VARIABLE) or USUAL_CERT_DIR
     if os.path.isdir(folder):
         context.load_verify_locations(capath=folder)

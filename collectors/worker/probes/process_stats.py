@@ -7,6 +7,7 @@ versions 1 and 2 are supported; the smallest limit of all groups up to the visib
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Dict, List, Optional, Sequence, TextIO
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
@@ -49,15 +50,12 @@ def read_run_queue_waits(pid: int) -> Dict[int, int]:
     Ended threads are not listed; of an ended process only the first thread is left.
     """
     folder = f"/proc/{pid}/task"
-    try:
-        threads = os.listdir(folder)
-    except OSError:
-        return {}
-    waits = {}
-    for thread in threads:
-        fields = read_text(f"{folder}/{thread}/schedstat").split()
-        if len(fields) == 3:
-            waits[int(thread)] = int(fields[1])
+    waits: Dict[int, int] = {}
+    with suppress(OSError):
+        for thread in os.listdir(folder):
+            fields = read_text(f"{folder}/{thread}/schedstat").split()
+            if len(fields) == 3:
+                waits[int(thread)] = int(fields[1])
     return waits
 
 
@@ -120,14 +118,11 @@ def list_descendants(pid: int) -> List[int]:
     queue = [pid]
     while queue:
         parent = queue.pop()
-        try:
-            threads = os.listdir(f"/proc/{parent}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            children = read_text(f"/proc/{parent}/task/{thread}/children").split()
-            queue += map(int, children)
-            descendants += map(int, children)
+        with suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                children = read_text(f"/proc/{parent}/task/{thread}/children").split()
+                queue += map(int, children)
+                descendants += map(int, children)
     return descendants
 
 

@@ -34,7 +34,8 @@ _FORBIDDEN = re.compile(
 _UNTRUSTED = re.compile(
     r"certificate.?verif(?:y|ication).?failed|certificate is not trusted|unable to verify .*certificate"
     r"|SSL certificate problem|no alternative certificate subject name"
-    r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error",
+    r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error"
+    r"|_CERT_FILE=\S+: ",
     re.IGNORECASE,
 )
 #: Messages on a certificate that no authority makes valid.

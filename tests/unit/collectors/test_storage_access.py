@@ -323,9 +323,7 @@ def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> Non
         ("", "copy", "is a web page at this door"),
     ],
 )
-def test_truncated_copy_fails(
-    web: str, tmp_path: Path, path: str, kind: str, expected: str
-) -> None:
+def test_bad_copy_fails(web: str, tmp_path: Path, path: str, kind: str, expected: str) -> None:
     with pytest.raises(ExecutionError, match=expected) as caught:
         _stage(f"{web}/{path}", tmp_path, _setup())
     failure = caught.value.failure

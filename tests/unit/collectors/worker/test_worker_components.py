@@ -94,7 +94,6 @@ def test_payload_end_is_classified() -> None:
     result = PayloadResult(failure=Failure("read", "getentry", "loop", "GetEntry returned -1"))
     assert kind_of(outcome(), PayloadResult()) is None
     assert kind_of(outcome()) == "no-result"
-    assert kind_of(outcome(exit_code=3)) == "exit"
     assert kind_of(killed) == "signal"
     assert kind_of(killed, out_of_memory=True) == "memory"
     assert kind_of(outcome(exit_code=137), out_of_memory=True) == "memory"
@@ -634,6 +633,7 @@ def test_refusals_of_xrootd_are_distinguished(
         ("a cannot be copied to the node: HTTP Error 401: Unauthorized.", "refused"),
         ("a cannot be copied to the node: HTTP Error 403: Forbidden.", "not-permitted"),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", "untrusted"),
+        ("SSL_CERT_FILE=/no/such: No such file or directory", "untrusted"),
         ("certificate verify failed: certificate has expired", "certificate"),
         ("curl: (60) SSL: no alternative certificate subject name matches 'h'", "certificate"),
         ("[SSL] sslv3 alert certificate expired (_ssl.c:2580)", "refused"),
