@@ -110,8 +110,10 @@ class WrittenFiles:
         """Remove all files and the folder, after ``stop`` as far as a few seconds allow."""
         if not self._exists:
             return
-        if not stop.is_set():
-            self._remove_files(client, REMOVAL_S, stop)
+        # A connection may break: try again as long as some are removed.
+        while self.adler32s and not stop.is_set():
+            if not self._remove_files(client, REMOVAL_S, stop):
+                break
         if stop.is_set():
             self._remove_files(client, STOPPED_REMOVAL_S, Event())
         if not self.adler32s:
@@ -130,10 +132,13 @@ class WrittenFiles:
             removed = [operation.file.url for operation, failure in ended if not failure]
             urls = [] if was_stopped else [url for url in removed if client.has_copy(url)]
 
-    def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:
+    def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> int:
+        """Remove files once; return how many were removed."""
         files = [Operation(0.0, DELETE, 0, LoadFile(url)) for url in self.adler32s]
         ended = _perform_all(client, files, limit_s, stop, self.observe)
-        self.removed += sum(not failure for _, failure in ended)
+        removed = sum(not failure for _, failure in ended)
+        self.removed += removed
+        return removed
 
 
 def _perform_all(
