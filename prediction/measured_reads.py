@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from treehammer.analysis.statistics.job_pairs import select_usable
+from treehammer.analysis.descriptive.efficiency_diagnosis import select_usable
 from treehammer.collectors.job_spec import (
     BANDWIDTH_AXIS,
     LATENCY_AXIS,

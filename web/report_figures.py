@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from treehammer.analysis.descriptive.efficiency_diagnosis import select_usable
 from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     Key,
@@ -21,7 +22,6 @@ from treehammer.analysis.statistics.job_pairs import (
     find_distinguishing_names,
     group_executions,
     lookup_value,
-    select_usable,
 )
 from treehammer.analysis.statistics.metric_units import find_display_unit, head_unit
 from treehammer.analysis.statistics.sample import parse_variant

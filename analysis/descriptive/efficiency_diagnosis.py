@@ -16,8 +16,8 @@ from treehammer.analysis.descriptive.time_breakdown import (
     TimePart,
     sum_breakdowns,
 )
-from treehammer.analysis.statistics.job_pairs import select_usable
-from treehammer.collectors.record.outcome import OUTCOME_COLUMNS
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.tables import TableColumn
 from treehammer.text_formatting import format_share, pluralize
 
@@ -118,6 +118,11 @@ class EfficiencyDiagnosis:
             f"{pluralize(self.jobs, 'job')}.",
             *self.evidence,
         ]
+
+
+def select_usable(rows: Iterable[Row]) -> list[Row]:
+    """Select the rows that may be averaged: timed, not failed and plausible."""
+    return [row for row in rows if row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD]
 
 
 def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:

@@ -15,9 +15,9 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     EfficiencyDiagnosis,
     Row,
     diagnose_efficiency,
+    select_usable,
 )
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
-from treehammer.analysis.statistics.job_pairs import select_usable
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites

@@ -409,11 +409,6 @@ class ExecutionGroup:
         return [fmean(row[metric] for row in rows) for rows in jobs.values()]
 
 
-def select_usable(rows: Iterable[Row]) -> list[Row]:
-    """Select the rows that may be averaged: timed, not failed and plausible."""
-    return [row for row in rows if row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD]
-
-
 def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[ExecutionGroup]:
     """Group the timed executions by a key, in natural order of its parts."""
     groups: dict[Key, list[Row]] = defaultdict(list)
