@@ -312,7 +312,7 @@ _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
     ),
 }
 _CAUSES_BY_CODE = {code: cause for codes, cause in _HOLD_CAUSES.items() for code in codes}
-_UNKNOWN_CAUSE = _held("", "Ask the pool's administrator what holds jobs for this reason.")
+_UNKNOWN_CAUSE = _held("", "Release the job (treehammer resume), or ask the pool's administrator.")
 #: Codes whose reason may name the limit: policies of the job, the pool and the machine, resources in
 #: general, and unknown ones.
 _GENERAL_CODES = (None, 0, 2, 3, 21, 26, 34)

@@ -107,7 +107,7 @@ def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
     )
     assert slurm.batch.explain_waiting(ids) == ["1 job pending in Slurm: PartitionTimeLimit"]
     (line,) = describe_holds(slurm.batch.query(ids).values())
-    assert line.startswith("1 job is held, e.g.: JobHeldUser. ")
+    assert line.startswith("1 job is held, e.g.: JobHeldUser. Release the job (treehammer resume)")
     assert slurm.batch.release(ids) == 1
     assert slurm.commands[-1] == ("scontrol", "release", "7_2")
 
