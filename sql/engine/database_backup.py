@@ -123,9 +123,8 @@ def _require_format(file: Path, url: URL) -> None:
             start = stream.read(len(magic))
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", where=str(file)) from error
-    contents = (
-        _run_tool(url, ["pg_restore", "--list", str(file)]) if start == _ARCHIVE_MAGIC else ""
-    )
+    is_archive = start == magic == _ARCHIVE_MAGIC
+    contents = _run_tool(url, ["pg_restore", "--list", str(file)]) if is_archive else ""
     if start != magic or (contents and "rollup_day" not in contents):
         raise ConfigError(
             f"is no backup of a database like {display_url(url)}",
@@ -248,11 +247,14 @@ def _require_replaceable(engine: Engine, *, replace: bool) -> None:
 
 def _run_tool(url: URL, command: Sequence[str]) -> str:
     """Run a program of PostgreSQL on a database, whose password is no argument; return its output."""
-    address = url.set(drivername="postgresql", password=None)
-    address = address.difference_update_query([PREPARE_OPTION, "password"])
-    password = url.password or url.query.get("password")
+    from psycopg.conninfo import make_conninfo  # of the extra service
+
+    # Also several hosts, as SQLAlchemy writes them, become libpq's.
+    _, parameters = url.get_dialect()().create_connect_args(url)
+    parameters.pop(PREPARE_OPTION, None)
+    password = parameters.pop("password", None)
     environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
-    database = f"--dbname={address.render_as_string(hide_password=False)}"
+    database = f"--dbname={make_conninfo(**parameters)}"
     result = subprocess.run(
         [find_program(command[0]), database, *command[1:]],
         env=environment,

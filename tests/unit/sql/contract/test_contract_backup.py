@@ -68,7 +68,8 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
         assert recover_database(url, backup, replace=True) is None
         older = tmp_path / "older.backup"
         options = ["--format=custom", "--exclude-table=quality_flag", f"--file={older}"]
-        database_backup._run_tool(parse_url(url), ["pg_dump", *options])
+        hosts = url.replace("?host=", "?host=/nowhere:5432&host=") + ":5432"
+        database_backup._run_tool(parse_url(hosts), ["pg_dump", *options])
         with pytest.raises(StoreError, match=r"of an earlier version(.|\n)*an empty database"):
             recover_database(url, older, replace=True)
         older.write_bytes(backup.read_bytes()[:-4000])
