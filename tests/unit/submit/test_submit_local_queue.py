@@ -56,8 +56,8 @@ class Queue:
         return dict(self.batch.submit(campaign, jobs))
 
     def wait_for_release(self, name: str) -> str:
-        """Return a script that runs until its job is released."""
-        return f"until [ -e {self.folder}/{name} ]; do sleep 0.02; done"
+        """Return a script that runs until its job is released, or the tests have ended."""
+        return f"until [ -e {self.folder}/{name} ] || ! kill -0 {os.getpid()}; do sleep 0.02; done"
 
     def release(self, *names: str) -> None:
         """Let jobs end, and wait until the runner has noticed it."""
