@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -438,8 +438,12 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     places = {describe_place(row) for row in measured or rows}
     if len(places) == 1:
         return places.pop()
-    if rows[0].site:
-        return f"at {rows[0].site}"
+    site = rows[0].site
+    return f"at {site}" if site else _join_site_counts(places)
+
+
+def _join_site_counts(places: Collection[str]) -> str:
+    """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
     matches = [_SITES.fullmatch(place) for place in places]
     numbers = [int(match[1].replace(",", "")) for match in matches if match]
     return f"over {min(numbers):,} to {max(numbers):,} sites" if len(numbers) == len(places) else ""

@@ -96,10 +96,12 @@ def _find_mode(sample: Sample) -> str:
 
 
 def _measure_phases(row: Mapping[str, Any], sample: Sample, loop_s: float) -> dict[str, float]:
+    if not loop_s:
+        return {}
     # TTreePerfStats has wall clocks, which run on while the thread waits for a CPU.
-    running = loop_s / (loop_s + (row.get("loop_run_queue_s") or 0.0)) if loop_s else 0.0
+    running = loop_s / (loop_s + (row.get("loop_run_queue_s") or 0.0))
     unzip_s = _find_cpu_time(row, "unzip", running)
-    if not loop_s or unzip_s is None:
+    if unzip_s is None:
         return {}
     phases = {OPEN: math.fsum(row.get(name) or 0.0 for name in _OPENING_COLUMNS)}
     # Reads that do not come from the page cache mostly wait for storage.
@@ -347,9 +349,7 @@ _COUNTED_AS: Mapping[str, str] = {
 
 
 def summarize_counters(changes: Sequence[CounterChange]) -> str:
-    """Summarize all counters in one sentence that names a few changes; '' without any."""
-    if not changes:
-        return ""
+    """Summarize at least one counter in one sentence that names a few changes."""
     counts = Counter(change.verdict for change in changes)
     sites = {change.site for change in changes}
     variants = pluralize(len({change.label for change in changes}), "variant")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, compress
+from itertools import chain
 from operator import attrgetter, itemgetter
 
 from treehammer.analysis.statistics.job_pairs import RoundKey
@@ -197,9 +197,7 @@ def compare_data(
     digests = set[ValueDigest]().union(*(checksums.get(slot, ()) for slot in slots))
     if _ALTERED in digests:
         return DataComparison.ALTERED
-    if slots_a & slots_b:
-        return DataComparison.UNCHECKED
-    if len(set(map(itemgetter(1), digests))) > 1:
+    if slots_a & slots_b or len(set(map(itemgetter(1), digests))) > 1:
         return DataComparison.UNCHECKED
     if len(set(map(itemgetter(0), digests))) > 1:
         return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
@@ -294,13 +292,6 @@ def _join_compilers(sides: dict[str, tuple[list[Sample], list[Sample]]]) -> None
             del sides[key]
 
 
-#: Describe storage, dataset and compiler, each where a sample has one that names should state.
-_CONTEXTS: Sequence[Callable[[Sample], str]] = (
-    lambda sample: f"storage={sample.storage_site}" if sample.is_remote else "",
-    lambda sample: f"dataset={sample.dataset}" if sample.dataset else "",
-    lambda sample: f"loop={CLING}" if sample.is_interpreted else "",
-)
-
 #: Axis of results of other tools.
 _COMMAND = "command"
 
@@ -319,14 +310,13 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     # Where nothing else distinguishes series, the command does.
     varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
     by_release = {release_key(sample, axis): sample for sample in samples}
-    named_contexts = (
-        axis != "storage_site",
-        len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
-        len(compilers) > 1,
-    )
-    contexts = [*compress(_CONTEXTS, named_contexts)]
+    distinctive = {
+        "storage": axis != "storage_site",
+        "dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
+        "loop": len(compilers) > 1,
+    }
     labels = {
-        key: _label_sample(sample, varying, contexts, one_test=len(tests) == 1)
+        key: _label_sample(sample, varying, distinctive, one_test=len(tests) == 1)
         for key, sample in by_release.items()
     }
     doubled = Counter(labels.values())
@@ -344,17 +334,21 @@ def _list_hashes(sample: Sample, with_data: bool) -> str:
 
 def _label_sample(
     sample: Sample,
-    axes: Sequence[str],
-    contexts: Iterable[Callable[[Sample], str]],
+    axes: tuple[str, ...],
+    distinctive: Mapping[str, bool],
     *,
     one_test: bool,
 ) -> str:
-    """Name a sample by its values of ``axes``, and by what else distinguishes it."""
-    present = dict(sample.variant.values)
-    present_axes = tuple(name for name in axes if name in present)
-    text = sample.variant.label(present_axes) if present_axes else ""
+    """Name a sample by its values of ``axes``, and by the ``distinctive`` facts that it has."""
+    present_axes = {*axes} & {*dict(sample.variant.values)}
+    text = sample.variant.label(axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
-    words += [describe(sample) for describe in contexts]
+    facts = {
+        "storage": sample.storage_site if sample.is_remote else "",
+        "dataset": sample.dataset,
+        "loop": CLING if sample.is_interpreted else "",
+    }
+    words += [f"{name}={value}" for name, value in facts.items() if value and distinctive[name]]
     return " ".join(filter(None, words))
 
 

@@ -301,15 +301,17 @@ def check_controls(
     for metric in HEADLINE_METRICS:
         usable = _select_usable(controls, metric, Counter())
         usable = [control for control in usable if metric in control.launch_ratios]
-        if not usable:
-            continue
-        ratios = [control.launch_ratios[metric] for control in usable]
-        spread, estimate = stdev(ratios) if len(ratios) > 1 else None, estimate_mean(ratios)
-        low, high = estimate.interval() if estimate else (None, None)
-        sharing = sum(control.shares_text for control in usable)
-        check = ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
-        checks.append(check)
+        if usable:
+            checks.append(_summarize_controls(metric, base, usable))
     return tuple(checks)
+
+
+def _summarize_controls(metric: str, base: str, controls: Sequence[Sample]) -> ControlCheck:
+    ratios = [control.launch_ratios[metric] for control in controls]
+    spread, estimate = stdev(ratios) if len(ratios) > 1 else None, estimate_mean(ratios)
+    low, high = estimate.interval() if estimate else (None, None)
+    sharing = sum(control.shares_text for control in controls)
+    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high, sharing)
 
 
 Row = Mapping[str, Any]

@@ -343,9 +343,9 @@ def _show_pooled(
 
 
 def _show_counters(comparison: DisplayedComparison, counters: DataTable) -> ui.Titled | None:
-    summary = series_changes.summarize_counters(comparison.counters)
-    if not summary:
+    if not comparison.counters:
         return None
+    summary = series_changes.summarize_counters(comparison.counters)
     return ui.Titled(
         "Exact counters",
         ui.Paragraph(f"{summary} Equal reads give equal counts, so that one job decides."),
