@@ -163,8 +163,10 @@ def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[st
         (f"missing: {name}", f"in {files}") for name, files in manifest.missing_branches.items()
     ]
     facts += [(f"other length: {name}", text) for name, text in manifest.other_lengths.items()]
-    for file in manifest.files:
+    for file in manifest.files[:MAX_LISTED_ITEMS]:
         facts += [("", ""), *file_facts(file)]
+    if (more := len(manifest.files) - MAX_LISTED_ITEMS) > 0:
+        facts.append(("", f"and {pluralize(more, 'more file')} (all with --json)"))
     return facts
 
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -174,7 +174,7 @@ class Manifest:
     files: tuple[ManifestFile, ...]
     origin: Mapping[str, Any]
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Identity of the dataset: names, sizes and checksums of its files."""
         content = [[f.name, f.size, f.adler32, f.sha256] for f in self.files]

@@ -34,7 +34,6 @@ from treehammer.datasets.manifest import (
     FileDigest,
     Manifest,
     ManifestFile,
-    Replica,
     TreeLayout,
     digest_file,
 )
@@ -47,8 +46,6 @@ GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten
 RAW_KIND = "raw"
 #: Kinds of datasets that are made from a spec.
 MADE_KINDS = (GENERATED, MERGED, RAW_KIND)
-#: Name of this machine as a site.
-LOCAL_SITE = "local"
 CACHE_DIR_HINT = "Make room there, or choose another place with --cache-dir."
 FILE_MODE = 0o444
 FOLDER_MODE = 0o755
@@ -117,21 +114,6 @@ class FolderCatalogue:
         return tuple(
             InputFile(file.name, str(self.folder(name) / file.name), file.size, file.adler32)
             for file in self.manifest(name).files
-        )
-
-    def replicas(self, name: str, protocol: str, sites: Sequence[str] = ()) -> tuple[Replica, ...]:
-        """List a dataset's files in this folder for jobs of this machine.
-
-        Args:
-            name: Name of the dataset.
-            protocol: ``file``; other protocols have no replicas.
-            sites: Names of sites; empty for all.
-        """
-        if protocol != "file" or (sites and LOCAL_SITE not in sites):
-            return ()
-        return tuple(
-            Replica(LOCAL_SITE, "", file.name, file.url, file.size, file.adler32)
-            for file in self.files(name)
         )
 
     def unknown_dataset_error(self, name: str) -> DatasetError:

@@ -386,17 +386,12 @@ def test_unknown_root_is_refused(root: str, tmp_path: Path) -> None:
 
 
 def test_ensure_makes_shipped_and_verifies_existing_datasets(
-    plan: GeneratedSpec,
-    software: SoftwareRequest,
-    fake_root: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    plan: GeneratedSpec, fake_root: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config.load_settings({"cache_dir": tmp_path}, environ={}, folder=tmp_path)
     with pytest.raises(DatasetError, match="no dataset 'tiny'"):
         ensure_dataset("tiny", settings)
     monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: plan)
-    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
     manifest = ensure_dataset("tiny", settings)
     assert ensure_dataset("tiny", settings) == manifest
     assert fake_root == ["make", "measure"]
