@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS
 from treehammer.analysis.comparison.verdict_text import word_verdict
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, Verdict
 from treehammer.publish import feed
 from treehammer.publish.page_reader import PageReader
 from treehammer.publish.static_html import StaticPage, list_links
@@ -311,6 +311,8 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
     counts_by_scope = [scopes[scope] for scope in SCOPE_WORDS if scope in scopes]
     counts_by_scope.sort(key=lambda verdicts: set(verdicts) == {Verdict.NOT_ENOUGH})
     verdicts = Counter(next(iter(counts_by_scope), {}))
+    compared = {name: count for name, count in verdicts.items() if name not in ABSENT_VERDICTS}
+    verdicts = Counter(compared) or verdicts
     total = verdicts.total()
     certain = [verdict for verdict in (Verdict.SLOWER, Verdict.FASTER) if verdicts[verdict]]
     if certain:

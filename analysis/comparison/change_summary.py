@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.conclusion import select_compared, select_headline
 from treehammer.analysis.comparison.verdict_text import (
     describe_variant,
     format_effect,
@@ -34,7 +34,7 @@ class ChangeSummary:
 
     Attributes:
         rows: verdicts on variants, or on those of a site.
-        others: headline verdicts on the same metric, of which these are some.
+        others: headline verdicts on what both sides read, of which these are some.
     """
 
     metric: str
@@ -85,7 +85,7 @@ def summarize_changes(rows: Sequence[VerdictRow]) -> list[ChangeSummary]:
     Args:
         rows: all verdicts of one comparison.
     """
-    headline = select_headline(rows)
+    headline = select_compared(select_headline(rows))
     summaries = []
     for metric in list_metrics(headline):
         of_metric = [row for row in headline if row.metric == metric]

@@ -21,7 +21,7 @@ from treehammer.analysis.comparison.comparison_result import (
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS, DetailedSample
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, find_axis_value
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.read import figure_sql
@@ -111,8 +111,7 @@ def compare_now(
     query, detailed = label_sides(sides, loaded)
     samples = [item.sample for item in detailed]
     comparison = compare_samples(samples, query, now_us=time.time_ns() // 1000)
-    verdicts = {row.verdict for row in comparison.of_series}
-    if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
+    if all(row.verdict in ABSENT_VERDICTS for row in comparison.of_series):
         _require_other_axis(query, samples)
     return add_changes(comparison, detailed).comparison
 

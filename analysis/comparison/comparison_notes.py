@@ -178,10 +178,8 @@ def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
 
 
 def _name_first(names: Sequence[str]) -> str:
-    names_text = "; ".join(names[:MAX_NAMED])
-    if len(names) <= MAX_NAMED:
-        return names_text
-    return f"{names_text}; and {len(names) - MAX_NAMED} more"
+    more = len(names) - MAX_NAMED
+    return "; ".join([*names[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 _PLAN = (
@@ -241,10 +239,7 @@ def describe_environment(rows: Sequence[VerdictRow], *, harmless: bool = True) -
     if nodes := _collect_texts(row.evidence.nodes for row in series):
         unpaired = any(row.evidence.unpaired for row in series)
         reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
-        named, more = "; ".join(nodes[:MAX_NAMED]), len(nodes) - MAX_NAMED
-        notes.append(
-            f"Nodes differ between the sides{reason}: {named}{f'; and {more} more' if more > 0 else ''}."
-        )
+        notes.append(f"Nodes differ between the sides{reason}: {_name_first(nodes)}.")
     return [*notes, *(_server_notes(series) if _differ_in_servers(series) else ())]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from treehammer.analysis.comparison.verdict_text import (
     word_verdict,
 )
 from treehammer.analysis.statistics.verdict import (
+    ABSENT_VERDICTS,
     HOST_SCOPE,
     ONE_SIDED_VERDICTS,
     SITE_SCOPE,
@@ -61,15 +61,18 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
 
 
 def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
-    over_sites: list[ScopedT] = []
-    series: list[ScopedT] = []
-    for row in rows:
-        (over_sites if row.scope == SITES_SCOPE else series).append(row)
+    over_sites = [row for row in rows if row.scope == SITES_SCOPE]
+    series = [row for row in rows if row.scope != SITES_SCOPE]
     # Where no estimate over sites exists, those of the sites, or their reasons, say more.
     if judged := [row for row in over_sites if Verdict(row.verdict).is_statistical]:
         return judged
     one_sided = all(row.verdict in ONE_SIDED_VERDICTS for row in series)
     return (over_sites or series) if one_sided else series
+
+
+def select_compared(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
+    """Select the verdicts on what both sides read, of which changes are counted; all without any."""
+    return [row for row in rows if row.verdict not in ABSENT_VERDICTS] or rows
 
 
 #: Metric -> scope, the widest first -> verdict -> number of rows, the most frequent first.
@@ -101,12 +104,12 @@ def describe_headline(headline: HeadlineCounts) -> str:
 
 
 def count_slower(counts: Iterable[VerdictCount]) -> tuple[int, int, int, str]:
-    """Count the slower, decided and all variants of a comparison, and name the scopes of their verdicts.
+    """Count a comparison's slower, decided and compared variants, and name the scopes of their verdicts.
 
     A variant is slower if any verdict of its headline on the metric with most slower variants is.
     """
     by_metric: dict[str, list[VerdictCount]] = defaultdict(list)
-    for row in select_headline(counts):
+    for row in select_compared(select_headline(counts)):
         by_metric[row.metric].append(row)
     totals = [
         (
@@ -130,7 +133,6 @@ def name_scopes(rows: Iterable[VerdictCount | ReleaseEffect]) -> list[str]:
 MAX_NAMED = 3
 #: Metric that is mentioned beside CPU time.
 WALL = "wall_per_event_s"
-_SITES = re.compile(r"over ([\d,]+) sites")
 
 
 class Claim(Enum):
@@ -271,11 +273,13 @@ class _Scope:
 
     Attributes:
         total: number of results, including those that need no words.
+        compared: number of those of which both sides were read; all without any.
         noun: a word for several of them.
         wall_times: verdicts on wall time, by the part of the measurements that they hold for.
     """
 
     total: int
+    compared: int
     noun: str
     wall_times: Mapping[tuple[str, str], VerdictRow]
 
@@ -296,7 +300,8 @@ class _Scope:
         elif len(sites) == len(results):
             noun = "sites"
         wall_times = {_identify_part(row): row for row in rows if row.metric == WALL}
-        return cls(len(results), noun, wall_times)
+        compared = select_compared([result.row for result in results])
+        return cls(len(results), len(compared), noun, wall_times)
 
     def describe_wall_time(self, claim: Claim, group: Sequence[_Result]) -> str:
         """Describe the change of wall time where the same is claimed of it; '' elsewhere."""
@@ -407,17 +412,18 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         return ""
     parts = [result.part for result in group if result.part]
     if len(group) > MAX_NAMED:
-        count_text = _count_parts(len(group), scope)
         is_gap = len(group) < scope.total and not Verdict(group[0].row.verdict).is_statistical
-        return f"{count_text} ({join_names(parts, MAX_NAMED)})" if is_gap else count_text
+        names = f" ({join_names(parts, MAX_NAMED)})" if is_gap else ""
+        return f" {'at' if scope.noun == 'sites' else 'in'} {_count_parts(group, scope)}{names}"
     text = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f" {text}" if text else ""
 
 
-def _count_parts(count: int, scope: _Scope) -> str:
-    preposition = "at" if scope.noun == "sites" else "in"
-    share = f"{count:,} of" if count < scope.total else "all"
-    return f" {preposition} {share} {scope.total:,} {scope.noun}"
+def _count_parts(group: Sequence[_Result], scope: _Scope) -> str:
+    if scope.compared < scope.total and group[0].row.verdict in ABSENT_VERDICTS:
+        return f"{len(group):,} other {scope.noun}"
+    share = f"{len(group):,} of" if len(group) < scope.compared else "all"
+    return f"{share} {scope.compared:,} {scope.noun}"
 
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
@@ -439,14 +445,14 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
     if len(places) == 1:
         return places.pop()
     site = rows[0].site
-    return f"at {site}" if site else _join_site_counts(places)
+    return f"at {site}" if site else _join_site_counts(measured or rows, places)
 
 
-def _join_site_counts(places: Collection[str]) -> str:
+def _join_site_counts(rows: Sequence[VerdictRow], places: set[str]) -> str:
     """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
-    matches = [_SITES.fullmatch(place) for place in places]
-    numbers = [int(match[1].replace(",", "")) for match in matches if match]
-    return f"over {min(numbers):,} to {max(numbers):,} sites" if len(numbers) == len(places) else ""
+    numbers = [len(row.evidence.sites) for row in rows]
+    is_counted = places == {f"over {number:,} sites" for number in numbers}
+    return f"over {min(numbers):,} to {max(numbers):,} sites" if is_counted else ""
 
 
 def _describe_controls(

@@ -46,7 +46,7 @@ from treehammer.analysis.statistics.sample import (
     release_key,
     unify_hosts,
 )
-from treehammer.analysis.statistics.verdict import ALPHA, Verdict, share_error_rate
+from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, ALPHA, Verdict, share_error_rate
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
@@ -346,7 +346,7 @@ class _LimitedCampaign:
             units=effect.launches or effect.jobs,
             hosts=effect.hosts,
         )
-        if effect.refused in (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B):
+        if effect.refused in ABSENT_VERDICTS:
             absent = outcome.base if effect.refused is Verdict.ONLY_IN_B else other
             return _PendingOutcome(replace(outcome, why=f"nothing was measured with {absent}"))
         ratio = self._find_exact_ratio(effect)

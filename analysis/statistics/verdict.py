@@ -85,8 +85,10 @@ CERTAIN_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
 DECIDED_VERDICTS = (*CERTAIN_VERDICTS, Verdict.SAME)
 #: Verdicts that a larger campaign can change.
 OPEN_VERDICTS = (Verdict.DIFFERENT, Verdict.UNDECIDED)
+#: Verdicts on what one side did not read; counts are of the others.
+ABSENT_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B)
 #: Verdicts that say one side has nothing to compare.
-ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
+ONE_SIDED_VERDICTS = (*ABSENT_VERDICTS, Verdict.FAILED)
 #: Verdicts that say both sides cannot be compared at all.
 INCOMPARABLE_VERDICTS = (*ONE_SIDED_VERDICTS, Verdict.BUILD_DIFFERS, Verdict.VALUES_DIFFER)
 

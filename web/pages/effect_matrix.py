@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.conclusion import name_scopes, select_headline
+from treehammer.analysis.comparison.conclusion import name_scopes, select_compared, select_headline
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
@@ -36,8 +36,6 @@ _MAX_WRITTEN = math.log(2)
 _CERTAIN_TONES = ("worse", "better")
 #: Verdicts whose effects are tinted, if there are any.
 _TINTED_VERDICTS = (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
-#: Verdicts of variants that one release did not read.
-_ABSENT_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B)
 #: Class -> meaning, as the legend explains it.
 MATRIX_LEGEND: Mapping[str, str] = {
     "worse-2": "slower or worse",
@@ -258,7 +256,7 @@ def _build_release_matrix(test: str, comparisons: Sequence[ReleaseComparison]) -
 def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     effects = select_headline(comparison.effects)
     counts = Counter(effect.verdict for effect in effects)
-    compared = [effect for effect in effects if effect.verdict not in _ABSENT_VERDICTS] or effects
+    compared = select_compared(effects)
     verdicts = {effect.verdict for effect in compared}
     parts = [_describe_part(verdict, compared) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     # Without a certain verdict, the only one, or that there are several.

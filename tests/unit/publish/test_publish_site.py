@@ -271,7 +271,7 @@ def test_badge_names_the_verdicts_over_the_widest_scope_with_an_answer() -> None
     message, color = describe_verdicts(counts)
     assert message == "4 worse of 24"
     assert describe_headline(counts).endswith("20 same, 4 worse over sites")
-    assert describe_verdicts({"cpu": {"site": {"same": 2}}})[0] == "same"
+    assert describe_verdicts({"cpu": {"site": {"only in A": 9, "same": 2}}})[0] == "same"
     assert describe_verdicts({})[0] == "not enough data"
     assert "&lt;b&gt;" in draw_badge("<b>", message, color)
 
