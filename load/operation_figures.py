@@ -287,8 +287,9 @@ class _OperationSums:
     def build(self, key: Hashable, side: str, operation: str) -> OperationGroup:
         is_limited = self.counts["limited_steps"] and not self.counts["scheduled"]
         intervals = {} if is_limited else self.intervals
-        seconds, due_seconds = _count_seconds(intervals, self.limited_intervals, side)
         count, trips_s = self.counts["done"], self.round_trips_s
+        share = count / ((count + self.counts["limited_done"]) or 1)
+        seconds, due_seconds = _count_seconds(intervals, self.limited_intervals, side, share)
         return OperationGroup(
             key=key,
             side=side,
@@ -306,17 +307,22 @@ class _OperationSums:
         )
 
 
-def _count_seconds(counted: _Intervals, limited: _Intervals, side: str) -> tuple[float, float]:
+def _count_seconds(
+    counted: _Intervals, limited: _Intervals, side: str, done_share: float
+) -> tuple[float, float]:
     """Return the seconds that intervals cover, and those without the time of late answers.
 
-    Steps of jobs at a time that are left out leave out their share of both.
+    Steps of jobs at a time that are left out leave out their share of both.  Where answers came late, they
+    came in any steps: then ``done_share``, that of the other steps' answers, makes the rate that of all.
     """
     intervals = {**counted, **limited}
     steps = {key: n for key, n in intervals.items() if n or side != CLIENT}
     lengths = {key: key[2] - key[1] for key in steps}
     counted_us = sum(length for key, length in lengths.items() if key in counted)
     share = counted_us / max(sum(lengths.values()), 1)
-    return share * _sweep_intervals(intervals)[0], share * _sweep_intervals(steps)[0]
+    has_late = len(steps) < len(intervals)
+    all_share = done_share if has_late and done_share else share
+    return all_share * _sweep_intervals(intervals)[0], share * _sweep_intervals(steps)[0]
 
 
 def _sweep_intervals(intervals: _Intervals) -> tuple[float, int]:

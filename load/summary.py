@@ -50,23 +50,6 @@ class OperationSummary:
     by: Sequence[str]
     groups: Sequence[OperationGroup]
 
-    @classmethod
-    def from_store(
-        cls, store: ResultsReader, selection: Selection, by: Sequence[str]
-    ) -> OperationSummary | None:
-        """Summarize measurements by some names, by default by all that vary; None without operations."""
-        with store.snapshot() as snapshot:
-            if not snapshot.has_operations(selection):
-                return None
-        group_columns = [name for name in by if name not in STEP_COLUMNS]
-        rows = load_timed_rows(store, selection, (), group_columns)
-        by = by or find_distinguishing_names(rows, CONTEXT_COLUMNS)
-        check_axes(rows, group_columns)
-        with store.snapshot() as snapshot:
-            columns = ["variant", *(name for name in by if name in METRICS_BY_NAME)]
-            groups = load_operations(snapshot, selection, columns=columns, key=_GroupKey(by).find)
-        return cls(by, sorted(groups, key=_sort_key))
-
     def list_rows(self) -> list[dict[str, Any]]:
         """List a row of each operation and group."""
         names = [*map(_name_key, self.by)]
@@ -197,5 +180,15 @@ _OPERATION_COLUMNS = (
 def summarize(
     store: ResultsReader, selection: Selection, by: Sequence[str]
 ) -> OperationSummary | None:
-    """Summarize the operations of load tests; None without any."""
-    return OperationSummary.from_store(store, selection, by)
+    """Summarize operations by some names, by default by all that vary; None without operations."""
+    with store.snapshot() as snapshot:
+        if not snapshot.has_operations(selection):
+            return None
+    group_columns = [name for name in by if name not in STEP_COLUMNS]
+    rows = load_timed_rows(store, selection, (), group_columns)
+    by = by or find_distinguishing_names(rows, CONTEXT_COLUMNS)
+    check_axes(rows, group_columns)
+    with store.snapshot() as snapshot:
+        columns = ["variant", *(name for name in by if name in METRICS_BY_NAME)]
+        groups = load_operations(snapshot, selection, columns=columns, key=_GroupKey(by).find)
+    return OperationSummary(by, sorted(groups, key=_sort_key))

@@ -25,16 +25,13 @@ def summarize_rows(rows: Sequence[Row], seconds: Optional[float] = None) -> Dict
     neither rates nor latencies remain.  ``seconds`` is the time of the others, by default their sum.
     """
     selected_rows = _choose_rows(rows)
-    counted_rows = _select_counted(selected_rows)
-    seconds = _count_seconds(selected_rows) if seconds is None else seconds
     scheduled = sum(row["scheduled"] for row in selected_rows)
     figures = {
         "limited_steps": float(len(_find_limited(selected_rows))),
         "late_share": sum(row["late"] for row in selected_rows) / max(scheduled, 1),
+        **_summarize_rates(selected_rows, seconds),
     }
-    if counted_rows:
-        figures.update(_summarize_rates(counted_rows, seconds))
-    histogram = merge_latencies(counted_rows)
+    histogram = merge_latencies(_select_counted(selected_rows))
     if histogram.count:
         figures["latency_mean_s"] = histogram.mean
         figures.update({f"latency_{name}": histogram.quantile(n) for name, n in QUANTILES.items()})
@@ -90,13 +87,18 @@ def _count_busy_seconds(
 
 
 def _count_seconds(rows: Sequence[Row]) -> float:
-    """Count the seconds of steps and of late answers, of which those left out leave out their share."""
+    """Count the seconds of steps and of late answers, without the share of steps that are left out.
+
+    Where answers came late, they came in any steps: then it is the share of the answers.
+    """
     steps = [row for row in rows if row["clients"]]
     counted_s, steps_s, all_s = (
         sum({row["step"]: row["step_s"] for row in group}.values())
         for group in (_select_counted(steps), steps, rows)
     )
-    return float(counted_s * all_s / (steps_s or 1.0))
+    counted, done = (sum(row["done"] for row in group) for group in (_select_counted(rows), rows))
+    share = counted / done if counted and all_s > steps_s else counted_s / (steps_s or 1.0)
+    return float(share * all_s)
 
 
 #: Quantiles of each call, and of the slowest operations, by the end of their figures' names.
@@ -119,11 +121,10 @@ def summarize_calls(
 
 def summarize_transfers(rows: Sequence[Row], calls: Sequence[str]) -> Dict[str, float]:
     """Summarize transfers without data: each call, failures of all, and deletions as their rate."""
-    counted_rows = _select_counted(rows)
     figures = {**summarize_calls(rows, calls), "limited_steps": float(len(_find_limited(rows)))}
-    deletions = [row for row in counted_rows if row["operation"] == DELETE]
-    for name, group in (("achieved_hz", deletions), ("failed_share", counted_rows)):
-        rates = _summarize_rates(group, _count_seconds(group))
+    deletions = [row for row in rows if row["operation"] == DELETE]
+    for name, group in (("achieved_hz", deletions), ("failed_share", rows)):
+        rates = _summarize_rates(group)
         if name in rates:
             figures[name] = rates[name]
     return figures
@@ -165,10 +166,12 @@ def _summarize_servers(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
     }
 
 
-def _summarize_rates(rows: Sequence[Row], seconds: float) -> Dict[str, float]:
+def _summarize_rates(all_rows: Sequence[Row], seconds: Optional[float] = None) -> Dict[str, float]:
+    rows = _select_counted(all_rows)
     scheduled, completed = (sum(row[name] for row in rows) for name in ("scheduled", "done"))
     if not scheduled:  # all began in steps that are left out
         return {}
+    seconds = _count_seconds(all_rows) if seconds is None else seconds
     return {
         "attempted_hz": scheduled / _count_seconds([row for row in rows if row["clients"]]),
         "achieved_hz": completed / seconds,
