@@ -121,7 +121,10 @@ def make_document(state: BisectionState, conclusion: Conclusion) -> dict[str, An
         return {
             "builds": [build.name for build in builds[step.first : step.last + 1]],
             "before": builds[step.first - 1].name,
-            **{name: value for name, value in vars(step).items() if name not in ("first", "last")},
+            "certainty": step.certainty,
+            "effect": step.effect,
+            "low": step.low,
+            "high": step.high,
         }
 
     return {

@@ -350,12 +350,7 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
     are searched for what lasts.
     """
     search = _ChangeSearch(series, kind)
-    changes: list[Change] = []
-    for _ in range(MAX_CHANGES):
-        if (change := search.take_clearest()) is None:
-            break
-        if not any(_is_same_change(change, earlier) for earlier in changes):
-            changes.append(change)
+    changes = search.take_all()
     returns = [search.find_returns(change, changes) for change in changes]
     lasting = changes
     if any(returns):
@@ -438,7 +433,18 @@ class _ChangeSearch:
         measured = {int(day) for identity in members for day in self._original[identity].days}
         return sum(first <= day < end for day in measured)
 
-    def take_clearest(self) -> Change | None:
+    def take_all(self) -> list[Change]:
+        """Take out the clearest change again and again; return those that are not the same."""
+        changes: list[Change] = []
+        for _ in range(MAX_CHANGES):
+            change = self._take_clearest()
+            if change is None:
+                break
+            if not any(_is_same_change(change, earlier) for earlier in changes):
+                changes.append(change)
+        return changes
+
+    def _take_clearest(self) -> Change | None:
         """Explain the clearest step or drift, and take it out of its series; None without any."""
         while candidates := [
             (pool, candidate) for pool, of_pool in self._found.items() for candidate in of_pool

@@ -212,35 +212,6 @@ class _Execution:
     context: Context
 
 
-def make_series(
-    kind: SeriesKind, metric: str, test_name: str, control: str, place: SeriesPlace, **work: str
-) -> WatchedSeriesRow:
-    """Make the row of a series; its identity is the hash of all its values.
-
-    Args:
-        kind: the quantity.
-        metric: the metric.
-        test_name: name of the test.
-        control: the pinned control release.
-        place: site, storage, door, release and variant.
-        work: ``work`` and, for levels, ``host``.
-    """
-    # The label names the axes that vary in a campaign: the same work may have several.
-    identity = {
-        "kind": kind.value,
-        "metric": metric,
-        "test_name": test_name,
-        "control": control,
-        "host": "",
-        **work,
-        **vars(place),
-    }
-    label = identity.pop("variant")
-    text = json.dumps(identity, sort_keys=True)
-    id_ = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return WatchedSeriesRow(id=id_, variant_label=label, **identity)
-
-
 def list_points(
     rows: Iterable[Mapping[str, Any]], controls: Mapping[str, str], default_control: str
 ) -> list[JobPoint]:
@@ -261,15 +232,13 @@ def list_points(
         control = controls.get(test) or _choose_control(of_test, default_control)
         # A test without ROOT, of another tool, has levels alone.
         if control or not any(execution.release for execution in of_test):
-            points += list(_list_of_test(of_test, control))
+            points += list(_list_of_test(test, of_test, control))
     return points
 
 
 def _read_execution(row: Mapping[str, Any]) -> _Execution:
     sample = Sample.from_row(row)
-    build = " ".join(
-        part for part in (row["root_version"], (row["root_commit"] or "")[:10]) if part
-    )
+    build = " ".join(filter(None, (row["root_version"], (row["root_commit"] or "")[:10])))
     context = {
         "storage server": row["server_version"],
         "door address": urlsplit(row["file_url"] or "").hostname,
@@ -305,36 +274,36 @@ def _choose_control(executions: Sequence[_Execution], preferred: str) -> str:
     return max(by_age, key=shared.__getitem__, default="")
 
 
-def _list_of_test(executions: Sequence[_Execution], control: str) -> Iterator[JobPoint]:
+def _list_of_test(
+    test_name: str, executions: Sequence[_Execution], control: str
+) -> Iterator[JobPoint]:
     works: dict[str, dict[str, list[_Execution]]] = defaultdict(lambda: defaultdict(list))
     for execution in executions:
         works[comparison_key(execution.sample, RELEASE_AXIS)][execution.release].append(execution)
     for work, releases in works.items():
         if control not in releases:
             continue
+        controls = releases.pop(control)
         for metric in HEADLINE_METRICS:
-            yield from _list_levels(work, metric, control, releases[control])
-            for release, of_release in releases.items():
-                if release != control:
-                    yield from _list_ratios(work, metric, control, releases[control], of_release)
+            levels = SeriesFamily(SeriesKind.LEVEL, metric, test_name, control)
+            yield from _list_levels(work, levels, controls)
+            ratios = levels._replace(kind=SeriesKind.RATIO)
+            for of_release in releases.values():
+                yield from _list_ratios(work, ratios, controls, of_release)
 
 
 def _list_levels(
-    work: str, metric: str, control: str, executions: Sequence[_Execution]
+    work: str, family: SeriesFamily, executions: Sequence[_Execution]
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
-    values, _ = collect_job_values((execution.sample for execution in executions), metric)
+    values, _ = collect_job_values((execution.sample for execution in executions), family.metric)
     for value in values:
-        names = SeriesKind.LEVEL, metric, control
-        yield _make_point(
-            jobs[value.job_id], names, math.log(value.value), work=work, host=value.host
-        )
+        yield _make_point(jobs[value.job_id], family, work, math.log(value.value), value.host)
 
 
 def _list_ratios(
     work: str,
-    metric: str,
-    control: str,
+    family: SeriesFamily,
     controls: Sequence[_Execution],
     executions: Sequence[_Execution],
 ) -> Iterator[JobPoint]:
@@ -342,29 +311,40 @@ def _list_ratios(
     samples_a, samples_b = (
         [execution.sample for execution in side] for side in (controls, executions)
     )
-    for pair in pair_jobs(samples_a, samples_b, metric)[0]:
-        names = SeriesKind.RATIO, metric, control
-        yield _make_point(jobs[pair.job_id], names, pair.d, work=work)
+    pairs, _ = pair_jobs(samples_a, samples_b, family.metric)
+    for pair in pairs:
+        yield _make_point(jobs[pair.job_id], family, work, pair.d)
 
 
 def _make_point(
-    first: _Execution, names: tuple[SeriesKind, str, str], value: float, **work: str
+    first: _Execution, family: SeriesFamily, work: str, value: float, host: str = ""
 ) -> JobPoint:
-    """Make the point of a job from its first execution, and the kind, metric and control of its series."""
-    kind, metric, control = names
-    sample, release = first.sample, first.release if kind is SeriesKind.RATIO else ""
-    place = SeriesPlace(sample.site, sample.storage_site, sample.door, release, first.label)
-    series = make_series(kind, metric, sample.test_name, control, place, **work)
+    """Make the point of a job from its first execution."""
+    sample = first.sample
+    identity = {
+        "kind": family.kind.value,
+        "metric": family.metric,
+        "test_name": family.test_name,
+        "work": work,
+        "site": sample.site,
+        "storage_site": sample.storage_site,
+        "door": sample.door,
+        "release": first.release if family.kind is SeriesKind.RATIO else "",
+        "control": family.control,
+        "host": host,
+    }
+    text = json.dumps(identity, sort_keys=True)
+    id_ = hashlib.sha256(text.encode()).hexdigest()[:32]
+    # The label names the axes that vary in a campaign: the same work may have several.
+    series = WatchedSeriesRow(id=id_, variant_label=first.label, **identity)
     return JobPoint(series, first.day, value, first.context)
 
 
 def _first_of_jobs(executions: Iterable[_Execution]) -> dict[str, _Execution]:
     """Map each job to its first execution: a job that crosses midnight belongs to one day."""
     firsts: dict[str, _Execution] = {}
-    for execution in executions:
-        earliest = firsts.get(execution.sample.job_id)
-        if earliest is None or execution.day < earliest.day:
-            firsts[execution.sample.job_id] = execution
+    for execution in sorted(executions, key=lambda execution: execution.day):
+        firsts.setdefault(execution.sample.job_id, execution)
     return firsts
 
 
@@ -402,10 +382,7 @@ def build_families(
 
     Ratios stay as they are. The levels of a site's door are pooled over works and nodes.
     """
-    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
-    for row in days:
-        if (day := number_to_day(row.day)) is not None:
-            by_id[row.series_id][day.toordinal()] = row
+    by_id = _group_days(days)
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
     for watched in series:
@@ -431,9 +408,22 @@ def build_families(
                 for ordinal, row in rows.items()
             ]
     for (family, door), items in levels.items():
-        levels_by_day, nodes_by = fit_levels(items)
-        identity = f"{door.site}\n{door.storage_site}\n{door.door}"
-        contexts_by_day = {item.day: item.context for item in items}
-        level = DailySeries.from_days(identity, door, levels_by_day, contexts_by_day)
-        families[family].append(replace(level, nodes_by=nodes_by))
+        families[family].append(_pool_levels(door, items))
     return dict(families)
+
+
+def _group_days(days: Iterable[WatchedDayRow]) -> Mapping[str, Mapping[int, WatchedDayRow]]:
+    """Group days by series and day ordinal."""
+    by_id: dict[str, dict[int, WatchedDayRow]] = defaultdict(dict)
+    for row in days:
+        if (day := number_to_day(row.day)) is not None:
+            by_id[row.series_id][day.toordinal()] = row
+    return by_id
+
+
+def _pool_levels(door: SeriesPlace, items: Sequence[LevelDay]) -> DailySeries:
+    """Pool the levels of a door over works and nodes."""
+    values, nodes_by = fit_levels(items)
+    identity = f"{door.site}\n{door.storage_site}\n{door.door}"
+    contexts = {item.day: item.context for item in items}
+    return replace(DailySeries.from_days(identity, door, values, contexts), nodes_by=nodes_by)
