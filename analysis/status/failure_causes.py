@@ -153,6 +153,8 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("credential", "refused"): _credential("Let the door accept it: issuer, audience, VO or keys."),
     ("credential", "not-permitted"): _credential("Get the right to its path: a scope or role."),
 }
+#: Classes and kinds whose message may name what a node lacks.
+_LACKS = frozenset(("software-setup", kind) for kind in ("", *NODE_NEEDS))
 #: Classes whose message a batch system or the worker wrote; payloads cannot report them.
 _BATCH_CLASSES = ("held", "evicted", "lost", "submission")
 
@@ -180,14 +182,17 @@ def find_failure_cause(failure: FailureSign) -> FailureCause:
         if hold := _HOLD.search(statement):
             return FailureCause(hold["cause"], hold["remedy"].strip())
         return find_cause_by_words(statement) or _BATCH
-    is_of_node = label == "software-setup" and kind in ("", *NODE_NEEDS)
-    if is_of_node and (lack := parse_lack(message)):
+    if (label, kind) in _LACKS and (lack := parse_lack(message)):
         name, remedy = lack
         return FailureCause(f"node: {name}", f"{remedy[:1].upper()}{remedy[1:]}.")
-    cause = _CAUSES_BY_KIND.get((label, kind))
-    if not cause and (label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))):
-        cause = find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD)
+    cause = _CAUSES_BY_KIND.get((label, kind)) or _find_client_cause(label, message)
     return cause or _CAUSES_BY_CLASS.get(label, _BATCH)
+
+
+def _find_client_cause(label: str, message: str) -> FailureCause | None:
+    """Find the cause that a client of storage states; None for other messages."""
+    is_of_client = label == "stage-in" or (label in _ACCESS and _CLIENT.search(message))
+    return find_cause_by_words(message, _CAUSES_BY_CLIENT_WORD) if is_of_client else None
 
 
 def count_causes(failures: Mapping[FailureSign, int]) -> Counter[str]:

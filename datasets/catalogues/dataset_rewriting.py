@@ -73,10 +73,7 @@ def make_dataset(
         DatasetError: there is no such dataset, or the options do not apply to it.
         SoftwareError: the requested ROOT cannot be used.
     """
-    if name.endswith(SPEC_SUFFIX):
-        plan: AnySpec | None = _load_own_spec(Path(name), options, new_name)
-    else:
-        plan = dataset_specs.load_shipped_spec(name)
+    plan = _find_spec(name, options, new_name)
     # A spec takes another release without being rewritten.
     if options.changes_layout or new_name or (options.root and not plan):
         source = ensure_dataset(name, settings, bars)
@@ -103,11 +100,23 @@ def make_dataset(
             bars=bars,
             replace_existing=replace_existing,
         )
+    raise _build_name_error(catalogue, name)
+
+
+def _build_name_error(catalogue: FolderCatalogue, name: str) -> DatasetError:
+    """Build the error for a dataset that has no spec and is not rewritten."""
     if not catalogue.has(name):
-        raise catalogue.unknown_dataset_error(name)
+        return catalogue.unknown_dataset_error(name)
     hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}. To rewrite it, give options "
     hint += "such as --compression, --order or --format."
-    raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+    return DatasetError("is not a shipped dataset", where=name, hint=hint)
+
+
+def _find_spec(name: str, options: RewriteOptions, new_name: str) -> AnySpec | None:
+    """Load the spec of a user's file or of a shipped dataset; None for other names."""
+    if name.endswith(SPEC_SUFFIX):
+        return _load_own_spec(Path(name), options, new_name)
+    return dataset_specs.load_shipped_spec(name)
 
 
 def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> AnySpec:
