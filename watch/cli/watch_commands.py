@@ -16,7 +16,7 @@ import click
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, StoreError, TreehammerError, require_packages
 from treehammer.sql.cli import open_store, pass_store
-from treehammer.tables import TableColumn, hidden_columns
+from treehammer.tables import TableColumn, hidden_columns, titled_columns
 from treehammer.terminal import (
     CAMPAIGN,
     JSON,
@@ -59,9 +59,7 @@ _CHANGE_COLUMNS = (
     *hidden_columns("p", "days_before", "days_after", "seconded", "sites", "until"),
 )
 _EVENT_COLUMNS = (
-    TableColumn("happened", "time, UTC"),
-    TableColumn("title", "event"),
-    TableColumn("severity", "severity"),
+    *titled_columns(happened="time, UTC", title="event", severity="severity"),
     *hidden_columns("id", "kind", "subject_kind", "subject", "state", "text", "evidence"),
 )
 #: Formats of ``check``; that of limits in a pull request beside those of the terminal.
@@ -230,6 +228,8 @@ class _PluginCommand(click.Command):
             raise
         except TreehammerError as error:
             return _print_error(None, "", error)
+        except UnicodeEncodeError as error:  # as in cli.main: a name that no database holds
+            return _print_failure("", f"{error.object[:100]!r} is not UTF-8 text")
         except Exception as error:  # Monitoring always needs a state.
             return _print_failure("", f"internal error: {type(error).__name__}: {error}")
 

@@ -140,6 +140,7 @@ def test_service_is_checked_from_outside(settings: Settings, service: ServiceThr
             "TREEHAMMER UNKNOWN - give one of --site, --release, --service, --campaign and --all\n",
         ),
         (("--site", "SITE_OJ"), "SITE SITE_OJ UNKNOWN - there is no site 'SITE_OJ' that"),
+        (("--site", "\udcff"), r"TREEHAMMER UNKNOWN - '\udcff' is not UTF-8 text"),
         (("--release", "5.34"), "RELEASE 5.34 UNKNOWN - ROOT '5.34' was never measured"),
         (
             ("--all", "--url", "http://example.org"),
