@@ -52,17 +52,16 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
     Args:
         rows: all verdicts of one comparison.
     """
-    variants: dict[tuple[str, str], list[ScopedT]] = defaultdict(list)
+    variants: dict[tuple[str, str], list[list[ScopedT]]] = defaultdict(lambda: [[], []])
     rows = list(rows)
     for row in rows:
-        variants[row.metric, row.label].append(row)
-    widest_ids = {id(row) for variant in variants.values() for row in _select_widest(variant)}
+        over_sites, series = variants[row.metric, row.label]
+        (over_sites if row.scope == SITES_SCOPE else series).append(row)
+    widest_ids = {id(row) for parts in variants.values() for row in _select_widest(*parts)}
     return [row for row in rows if id(row) in widest_ids]
 
 
-def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
-    over_sites = [row for row in rows if row.scope == SITES_SCOPE]
-    series = [row for row in rows if row.scope != SITES_SCOPE]
+def _select_widest(over_sites: Sequence[ScopedT], series: Sequence[ScopedT]) -> Sequence[ScopedT]:
     # Where no estimate over sites exists, those of the sites, or their reasons, say more.
     if judged := [row for row in over_sites if Verdict(row.verdict).is_statistical]:
         return judged

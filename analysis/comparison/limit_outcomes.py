@@ -34,7 +34,7 @@ from treehammer.analysis.statistics.estimates import (
     estimate_over_hosts,
     has_enough_jobs,
 )
-from treehammer.analysis.statistics.headline_rows import load_metric_rows
+from treehammer.analysis.statistics.headline_rows import find_look_share, load_metric_rows
 from treehammer.analysis.statistics.job_pairs import select_last_attempts
 from treehammer.analysis.statistics.sample import (
     HEADLINE_METRICS,
@@ -46,7 +46,7 @@ from treehammer.analysis.statistics.sample import (
     release_key,
     unify_hosts,
 )
-from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, ALPHA, Verdict, share_error_rate
+from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, ALPHA, Verdict
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
@@ -172,9 +172,7 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     planned = {*(plan.runners or plan.sites)} - {*plan.excluded}
     sites = sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
     pending = [item for limit, metric in limits for item in limited.measure(limit, metric, sites)]
-    repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
-    sequential = plan.until_decided
-    share = share_error_rate(sequential.looks, repeats) if sequential else 1.0
+    share = find_look_share(plan.until_decided, rows)
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, share)))
 
 

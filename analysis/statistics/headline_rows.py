@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_headline_metric,
 )
 from treehammer.hctests.definition.model import ANY_COMMAND
-from treehammer.sql.core.campaign_plan import CampaignPlan
+from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection
@@ -71,18 +71,20 @@ def load_headline_rows(
 
 
 def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
-    campaigns = {str(row["campaign_id"]) for row in rows}
-    sequential = campaign_queries.load_sequential_plans(store, campaigns)
-    repeats: Counter[str] = Counter()
-    for row in rows if sequential else ():
-        if row["kind"] == TIMED:
-            id_ = str(row["campaign_id"])
-            repeats[id_] = max(repeats[id_], row["repeat"])
-    for row in rows if sequential else ():
-        id_ = str(row["campaign_id"])
-        if plan := sequential.get(id_):
-            row["looks"] = len(plan.looks)
-            row["look_share"] = share_error_rate(plan.looks, repeats[id_])
+    by_campaign: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_campaign[str(row["campaign_id"])].append(row)
+    sequential = campaign_queries.load_sequential_plans(store, by_campaign)
+    for id_, plan in sequential.items():
+        share = find_look_share(plan, by_campaign[id_])
+        for row in by_campaign[id_]:
+            row.update(looks=len(plan.looks), look_share=share)
+
+
+def find_look_share(plan: SequentialPlan | None, rows: Iterable[Row]) -> float:
+    """Find the share of the error rate that the last look at a campaign has, from all of its rows."""
+    repeats = max((row["repeat"] for row in rows if row["kind"] == TIMED), default=0)
+    return share_error_rate(plan.looks, repeats) if plan else 1.0
 
 
 def load_metric_rows(
