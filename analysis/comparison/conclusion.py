@@ -273,7 +273,7 @@ class _Scope:
     Attributes:
         total: number of results, including those that need no words.
         compared: number of those of which both sides were read; all without any.
-        noun: a word for several of them.
+        noun: a word for several of the compared ones.
         wall_times: verdicts on wall time, by the part of the measurements that they hold for.
     """
 
@@ -290,16 +290,14 @@ class _Scope:
             results: all results on a metric.
             rows: verdicts on all metrics.
         """
-        labels, sites = (
-            {getattr(result.row, name) for result in results} for name in ("label", "site")
-        )
+        compared = select_compared([result.row for result in results])
+        labels, sites = ({getattr(row, name) for row in compared} for name in ("label", "site"))
         noun = "cases"
-        if len(labels) == len(results):
+        if len(labels) == len(compared):
             noun = "variants" if len(sites) == 1 else noun
-        elif len(sites) == len(results):
+        elif len(sites) == len(compared):
             noun = "sites"
         wall_times = {_identify_part(row): row for row in rows if row.metric == WALL}
-        compared = select_compared([result.row for result in results])
         return cls(len(results), len(compared), noun, wall_times)
 
     def describe_wall_time(self, claim: Claim, group: Sequence[_Result]) -> str:
@@ -413,16 +411,16 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
     if len(group) > MAX_NAMED:
         is_gap = len(group) < scope.total and not Verdict(group[0].row.verdict).is_statistical
         names = f" ({join_names(parts, MAX_NAMED)})" if is_gap else ""
-        return f" {'at' if scope.noun == 'sites' else 'in'} {_count_parts(group, scope)}{names}"
+        return f" {_count_parts(group, scope)}{names}"
     text = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
     return f" {text}" if text else ""
 
 
 def _count_parts(group: Sequence[_Result], scope: _Scope) -> str:
     if scope.compared < scope.total and group[0].row.verdict in ABSENT_VERDICTS:
-        return f"{len(group):,} other {scope.noun}"
+        return f"in {len(group):,} other cases"
     share = f"{len(group):,} of" if len(group) < scope.compared else "all"
-    return f"{share} {scope.compared:,} {scope.noun}"
+    return f"{'at' if scope.noun == 'sites' else 'in'} {share} {scope.compared:,} {scope.noun}"
 
 
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
