@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -299,8 +300,11 @@ MIN_DRIFT = 0.01
 #: Looks at a step that count as independent while it is searched every evening: an evening adds one
 #: day to those of the evening before, and its evidence doubles six times in a window of 90 days.
 LOOKS = 20
-#: Limit of changes of one test and metric, in case of wild series.
+#: Limit of changes of one search, in case of wild series.
 MAX_CHANGES = 50
+#: Limit of searches of one test and metric: three find all that alternating levels of a site hide, but
+#: two hundred sites with four incidents each would take 35.
+MAX_SEARCHES = 4
 
 
 @dataclass(frozen=True)
@@ -340,26 +344,28 @@ class Change:
         return ChangeState.CONFIRMED if enough else ChangeState.PROVISIONAL
 
 
-def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change]:
+def find_changes(
+    series: Sequence[DailySeries], kind: SeriesKind, searches: int = MAX_SEARCHES
+) -> list[Change]:
     """Find the changes in series of one test and metric, by day.
 
     Single series and every pool that may explain a change are searched, for steps and for drifts
     over all days. The clearest one is explained and taken out of its series, then the rest is searched again. The probability of any
     false change in all series together is 5 % (Bonferroni over pools and days), also where they are
     searched every evening (and over :data:`LOOKS`).  Where there are short incidents, the days beside them
-    are searched for what lasts.
+    are searched for what lasts, as long as ``searches`` are left.
     """
     search = _ChangeSearch(series, kind)
     changes = search.take_all()
-    returns = [search.find_returns(change, changes) for change in changes]
-    lasting = changes
-    if any(returns):
-        lasting = find_changes(search.leave_out_incidents(changes, returns), kind)
-        lasting += [
-            search.bound_incident(change, ends)
-            for change, ends in zip(changes, returns, strict=True)
-            if ends and not any(_is_same_change(change, other) for other in lasting)
-        ]
+    returns = [(change, search.find_returns(change, changes)) for change in changes]
+    lasting = [change for change, ends in returns if not ends]
+    if len(lasting) < len(changes) and searches > 1:
+        lasting = find_changes(search.leave_out_incidents(returns), kind, searches - 1)
+    lasting += [
+        search.bound_incident(change, ends)
+        for change, ends in returns
+        if ends and not any(_is_same_change(change, other) for other in lasting)
+    ]
     lasting.sort(key=lambda change: (change.day, change.group.attribution, change.group.subject))
     return lasting
 
@@ -416,11 +422,11 @@ class _ChangeSearch:
         return replace(change, days_before=before, days_after=after)
 
     def leave_out_incidents(
-        self, changes: Iterable[Change], returns: Iterable[Sequence[Change]]
+        self, returns: Iterable[tuple[Change, Iterable[Change]]]
     ) -> list[DailySeries]:
         """Leave the days of incidents out of their series: what lasts after them is another change."""
         series = dict(self._original)
-        for change, ends in zip(changes, returns, strict=True):
+        for change, ends in returns:
             for other in ends:
                 for identity in change.group.members & other.group.members:
                     series[identity] = series[identity].leave_out(*sorted((change.day, other.day)))
@@ -436,10 +442,7 @@ class _ChangeSearch:
     def take_all(self) -> list[Change]:
         """Take out the clearest change again and again; return those that are not the same."""
         changes: list[Change] = []
-        for _ in range(MAX_CHANGES):
-            change = self._take_clearest()
-            if change is None:
-                break
+        for change in islice(iter(self._take_clearest, None), MAX_CHANGES):
             if not any(_is_same_change(change, earlier) for earlier in changes):
                 changes.append(change)
         return changes

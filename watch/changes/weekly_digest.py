@@ -15,7 +15,7 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
 )
 from treehammer.analysis.comparison.verdict_text import comparison_title
-from treehammer.analysis.status.site_uses import SiteState
+from treehammer.analysis.status.failure_explanation import BAD_STATES
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.outcome import Outcome, describe_outcomes, is_failure
@@ -209,7 +209,6 @@ def _build_change_sections(
 
 #: Kind and name of a subject -> its state.
 _States = Mapping[tuple[str, str], StatusChangeRow]
-_BAD_STATES = (SiteState.CRITICAL, SiteState.WARNING)
 
 
 def _index_states(states: Iterable[StatusChangeRow]) -> _States:
@@ -231,9 +230,9 @@ def _build_state_section(
     """
     by_site: dict[tuple[bool, str], list[StatusChangeRow]] = {}
     for row in changes:
-        if row.state in _BAD_STATES:
+        if row.state in BAD_STATES:
             standing = last.get((row.subject_kind, row.site), row)
-            entry = standing if standing.state in _BAD_STATES else row
+            entry = standing if standing.state in BAD_STATES else row
             by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(entry)
     worst = [min(rows, key=_order_state) for rows in by_site.values()]
     worst.sort(key=_order_state)

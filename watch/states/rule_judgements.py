@@ -15,6 +15,7 @@ from functools import partial, singledispatch
 from itertools import islice
 from typing import Any
 
+from treehammer.analysis.status.failure_explanation import BAD_STATES
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
@@ -142,12 +143,9 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
     if total < rule.min_measurements:
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
         return StateJudgement(SiteState.UNKNOWN, reason, build_evidence)
-    state = rule.classify(good, bad, was_bad=before.state in _BAD)
+    state = rule.classify(good, bad, was_bad=before.state in BAD_STATES)
     reason = f"{bad:,} of {pluralize(total, 'measurement')} in {rule.window} were bad"
     return StateJudgement(state, reason, build_evidence, RuleMemory(state))
-
-
-_BAD = (SiteState.WARNING, SiteState.CRITICAL)
 
 
 @judge_runs.register
