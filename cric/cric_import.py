@@ -139,6 +139,9 @@ class CricImport:
             self._add_storage_doors()
         else:
             self._add_service_doors()
+        self._add_sites()
+
+    def _add_sites(self) -> None:
         elements = self._list_elements()
         doors = {name for name, site_doors in self._doors.items() if site_doors}
         for name in sorted({*doors, *self._entries[_SITE], *elements}):
@@ -196,13 +199,12 @@ class CricImport:
 
     def _find_exclusion(self, area: _Entry) -> str:
         """Explain why jobs do not read from a storage area; '' if they do."""
-        storage_type = self._options.storage_type
         if area.state != ACTIVE_STATE:
             return f"is {area.state}"
         if area.is_tape:
             return "is on tape"
-        if storage_type and area.type.upper() != storage_type.upper():
-            return f"has type {area.type or '(none)'}, not {storage_type}"
+        if self._options.storage_type.upper() not in ("", area.type.upper()):
+            return f"has type {area.type or '(none)'}, not {self._options.storage_type}"
         return "" if area.site or area.rc_site else "has no site"
 
     def _add_service_doors(self) -> None:
