@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.sql.core.watch_rows import WatchedSeriesRow
 from treehammer.watch.changes.change_search import find_changes
 from treehammer.watch.changes.daily_series import Attribution, ChangeState, SeriesKind, SeriesPlace
 from treehammer.watch.changes.job_points import (
@@ -27,7 +28,6 @@ from treehammer.watch.changes.job_points import (
     JobPoint,
     average_points,
     build_families,
-    make_series,
 )
 
 DAYS, FIRST_DAY = 90, date(2026, 3, 1)
@@ -371,15 +371,29 @@ def make_points(jobs: Sequence[SimulatedJob]) -> Iterator[JobPoint]:
     """Make the points of jobs as from the database."""
     for job in jobs:
         day = day_to_number(date.fromordinal(FIRST_DAY.toordinal() + job.day))
-        work = f"{job.place.site}{job.place.variant}"
-        level = make_series(
-            SeriesKind.LEVEL, METRIC, TEST, CONTROL, job.place, work=work, host=job.host
-        )
+        level = _make_series(SeriesKind.LEVEL, job.place, host=job.host)
         yield JobPoint(level, day, job.times[CONTROL], job.context)
         for release, ratio in job.ratios.items():
-            place = replace(job.place, release=release)
-            series = make_series(SeriesKind.RATIO, METRIC, TEST, CONTROL, place, work=work)
-            yield JobPoint(series, day, ratio, {})
+            yield JobPoint(_make_series(SeriesKind.RATIO, job.place, release), day, ratio, {})
+
+
+def _make_series(
+    kind: SeriesKind, place: SeriesPlace, release: str = "", host: str = ""
+) -> WatchedSeriesRow:
+    return WatchedSeriesRow(
+        id=f"{kind.value} {place} {release}{host}",
+        kind=kind.value,
+        metric=METRIC,
+        test_name=TEST,
+        work=f"{place.site}{place.variant}",
+        variant_label=place.variant,
+        site=place.site,
+        storage_site=place.storage_site,
+        door=place.door,
+        release=release,
+        control=CONTROL,
+        host=host,
+    )
 
 
 def search_changes(jobs: Sequence[SimulatedJob]) -> list[Alert]:
