@@ -502,11 +502,7 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
 
         with Progress(*make_bar_columns(), console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=total, note="")
-
-            def move(count: int, note: str = "") -> None:
-                bar.update(task, completed=count, note=note)
-
-            yield move
+            yield lambda count, note="": bar.update(task, completed=count, note=note)
         return
     began = printed = time.monotonic()
     tenth, noted = 0, ""
