@@ -15,6 +15,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -72,15 +73,13 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
         yield incoming
         incoming.rename(folder)
     except OSError as error:
-        shutil.rmtree(incoming, ignore_errors=True)
         raise BatchError(
             f"cannot write the job files ({describe_os_error(error)})",
             where=str(folder),
             hint=f"Nothing was submitted. {hint}",
         ) from error
-    except BaseException:
-        shutil.rmtree(incoming, ignore_errors=True)
-        raise
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)  # unless it was renamed
 
 
 def remove_folder_atomically(folder: Path, trash: Path) -> int:
@@ -150,20 +149,14 @@ def link_equal_files(folder: Path, earlier: Path) -> None:
     """
     for path in folder.rglob("*"):
         twin = earlier / path.relative_to(folder)
-        # Files with other permissions, such as credentials, keep their own.
-        if _has_same_mode(path, twin) and filecmp.cmp(path, twin, shallow=False):
-            link = path.with_name(f".{path.name}.link")
-            with suppress(OSError):
+        with suppress(OSError):  # there is no twin, or no link
+            mode = path.lstat().st_mode
+            # Files with other permissions, such as credentials, keep their own.
+            is_alike = stat.S_ISREG(mode) and mode == twin.lstat().st_mode
+            if is_alike and filecmp.cmp(path, twin, shallow=False):
+                link = path.with_name(f".{path.name}.link")
                 link.hardlink_to(twin)
                 link.replace(path)
-
-
-def _has_same_mode(path: Path, twin: Path) -> bool:
-    try:
-        mode = path.lstat().st_mode
-        return stat.S_ISREG(mode) and mode == twin.lstat().st_mode
-    except OSError:
-        return False
 
 
 def describe_os_error(error: OSError) -> str:
@@ -185,21 +178,16 @@ def is_disk_full(error: OSError) -> bool:
 def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> None:
     """Write files and folders into an archive under their names."""
     archive.unlink(missing_ok=True)
+    without_owner = methodcaller("replace", uid=0, gid=0, uname="", gname="", deep=False)
     with (
         os.fdopen(create_private_file(archive), "wb") as stream,
         tarfile.open(fileobj=stream, mode="w") as tar,
     ):
         for name, source in inputs.items():
-            tar.add(source, name, filter=_without_owner)
+            tar.add(source, name, filter=without_owner)
     # It may hold a credential.
     if not any(path.is_file() and is_private(path) for path in inputs.values()):
         archive.chmod(0o644)
-
-
-def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    return member
 
 
 def unpack_output(archive: Path, folder: str) -> None:

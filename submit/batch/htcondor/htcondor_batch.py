@@ -43,7 +43,6 @@ from treehammer.submit.batch.htcondor.submit_description import (
     RETRY_PAUSE_S,
     VACATE_GRACE_S,
     Submission,
-    parse_batch_id,
 )
 from treehammer.submit.batch.htcondor.submit_language import (
     FILTERS,
@@ -69,6 +68,9 @@ _QUEUE_PROJECTION = ("ClusterId", "JobMaterializeNextProcId", "StageOutFinish", 
 #: JobUniverse of jobs that are forwarded to another batch system.
 _GRID_UNIVERSE = 9
 _IDLE_PROJECTION = ("ClusterId", "ProcId", "JobUniverse", "GridResource", "GridJobStatus")
+_BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
+#: The event log of a cluster, and the procs of some of its jobs.
+ClusterJobs = tuple[EventLog, list[int]]
 _LEASE = re.compile(r"^\s*job_lease_duration\s*=\s*(\d+)", re.MULTILINE | re.IGNORECASE)
 
 
@@ -138,17 +140,17 @@ class HTCondorBatch(FolderBatch[Submission]):
         for pause in (*connection.pauses_s, None):
             with configured_bindings(self.pool) as htcondor:
                 try:
-                    schedd = htcondor.Schedd(connection.call(connection.locate_schedd))
+                    location = connection.call(connection.locate_schedd)
                 except PoolUnreachableError as error:  # nothing was sent
                     raise BatchError(error.message, where=error.where, hint=error.hint) from error
                 try:
-                    return submission.record_cluster(self._add_jobs(schedd, htcondor, submission))
+                    cluster = self._add_jobs(htcondor.Schedd(location), htcondor, submission)
+                    return submission.record_cluster(cluster, location.get("Name", ""))
                 except htcondor.HTCondorException as error:
                     # The schedd did not confirm whether it accepted the jobs.
                     connection.forget_location()
-                    cluster = self._find_cluster(submission)
-                    if cluster is not None:
-                        return submission.record_cluster(cluster)
+                    if queued := self._find_cluster(submission):
+                        return submission.record_cluster(queued, connection.find_schedd_name())
                     if is_refusal(error):
                         refused = connection.unreachable_error(error)
                         raise BatchError(
@@ -213,7 +215,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             self.connection.act_on_jobs("Remove", submission.constraint, CANCEL_REASON)
             submission.remove()
             return None
-        return submission.record_cluster(cluster)
+        return submission.record_cluster(cluster, self.connection.find_schedd_name())
 
     def _find_cluster(self, submission: Submission) -> int | None:
         """Find a submission's cluster in queue and history.
@@ -250,28 +252,43 @@ class HTCondorBatch(FolderBatch[Submission]):
             if status.batch_id not in unknown
         }
 
-    def _read_logs(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
+    def _read_logs(self, batch_ids: Iterable[str]) -> list[ClusterJobs]:
         """Read what was added to the event logs of jobs; return each with the procs of its jobs."""
-        groups = self._group_by_cluster(batch_ids)
-        for log, _ in groups:
-            log.read()
-        return groups
-
-    def _group_by_cluster(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
         groups: dict[EventLog, list[int]] = defaultdict(list)
         for _, submission, cluster, proc in self.locate_all(batch_ids):
             groups[self._find_log(submission, cluster)].append(proc)
+        for log in groups:
+            log.read()
         return [*groups.items()]
 
     def locate(self, batch_id: str) -> tuple[Submission, int, int] | None:
         """Return submission, cluster and proc of a batch id; None for another format."""
-        if parsed_id := parse_batch_id(batch_id, self.root):
-            submission, cluster, proc = parsed_id
+        if match := _BATCH_ID.fullmatch(batch_id):
+            cluster, proc, campaign, tag = match.groups()
+            log = self._find_log(Submission(self.root, campaign, tag), int(cluster))
             # The submission of a log has read its index already.
-            return self._find_log(submission, cluster).submission, cluster, proc
+            return log.submission, log.cluster, int(proc)
         return None
 
-    def _ask_schedd(self, groups: Sequence[tuple[EventLog, list[int]]]) -> set[str]:
+    def _require_schedd(self, groups: Iterable[ClusterJobs]) -> Iterator[ClusterJobs]:
+        """Yield clusters whose jobs the schedd is asked about, or acts on: it must be theirs.
+
+        Raises:
+            PoolUnreachableError: HTCondor finds another schedd by itself than at the submission.
+        """
+        for log, procs in groups:
+            owner = log.submission.schedd
+            name = owner if self.pool.schedd or not owner else self.connection.find_schedd_name()
+            if name != owner:
+                raise PoolUnreachableError(
+                    f"the schedd {owner} has the jobs, and HTCondor finds {name} by itself",
+                    where=f"pools.{self.pool.name}",
+                    hint="Name the schedd that has them as `schedd` of the pool in the sites file; "
+                    "if it is gone for ever, name another in its place.",
+                )
+            yield log, procs
+
+    def _ask_schedd(self, groups: Sequence[ClusterJobs]) -> set[str]:
         """Add to the logs what queue and history say of open jobs; return ids that neither knows.
 
         Raises:
@@ -279,7 +296,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         queue = self._fetch_queue(groups)
         vanished: dict[EventLog, list[int]] = {}
-        for log, procs in groups:
+        for log, procs in self._require_schedd(groups):
             ads = queue[log.cluster]
             if self.pool.spool:
                 self._fetch_output(log, procs, ads)
@@ -297,9 +314,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
-    def _fetch_queue(
-        self, groups: Sequence[tuple[EventLog, list[int]]]
-    ) -> Mapping[int, Mapping[int, ClassAdValues]]:
+    def _fetch_queue(self, groups: Sequence[ClusterJobs]) -> dict[int, dict[int, ClassAdValues]]:
         """Fetch the ads of clusters in the queue by cluster and proc, -1 for the cluster's own."""
         constraint = " || ".join(sorted({log.submission.constraint for log, _ in groups}))
         queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
@@ -383,7 +398,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: HTCondor does not answer; some jobs may be cancelled.
         """
         open_ids = self.find_open(batch_ids)
-        for log, procs in self._group_by_cluster(open_ids):
+        for log, procs in self._require_schedd(self._read_logs(open_ids)):
             ids = log.submission.batch_ids(log.cluster).values()
             is_whole = open_ids.issuperset(self.find_open(ids))
             if is_whole:
@@ -400,7 +415,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         Raises:
             BatchError: HTCondor does not answer.
         """
-        for log, procs in self._group_by_cluster(batch_ids):
+        for log, procs in self._require_schedd(self._read_logs(batch_ids)):
             factory = f"{log.constraint()} && isUndefined(ProcId)"
             self.connection.act_on_jobs("Hold", factory, reason)
             idle = f"{log.constraint(procs)} && JobStatus == {IDLE_STATUS}"
@@ -413,9 +428,8 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: HTCondor does not answer.
         """
         was_held = False
-        for log, _ in self._read_logs(batch_ids):
-            if not log.may_hold(reason):
-                continue
+        groups = [group for group in self._read_logs(batch_ids) if group[0].may_hold(reason)]
+        for log, _ in self._require_schedd(groups):
             held_jobs = (
                 f"{log.constraint()} && "
                 f'(JobStatus == {HELD_STATUS} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
@@ -433,7 +447,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: HTCondor does not answer.
         """
         held_ids = self.find_held(batch_ids)
-        for log, procs in self._group_by_cluster(held_ids):
+        for log, procs in self._require_schedd(self._read_logs(held_ids)):
             constraint = f"{log.constraint(procs)} && JobStatus == {HELD_STATUS}"
             self.connection.act_on_jobs("Release", constraint, "treehammer resume")
         return len(held_ids)
@@ -445,7 +459,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: not all were queued; another call queues the others.
         """
         requeued_ids: dict[str, str] = {}
-        for log, procs in self._group_by_cluster(self.find_kept(earlier)):
+        for log, procs in self._read_logs(self.find_kept(earlier)):
             old = log.submission
             ids = {old.job_ids[proc]: log.batch_id(proc) for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
@@ -489,7 +503,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         ids = list(batch_ids)
         self.query(ids)
-        logs = [log for log, _ in self._group_by_cluster(ids)]
+        logs = [log for log, _ in self._require_schedd(self._read_logs(ids))]
         return [
             *(line for log in logs for line in _describe_lost_nodes(log)),
             *(

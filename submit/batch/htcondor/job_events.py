@@ -386,11 +386,11 @@ class JobEvents:
         is_ended = last and (last.is_open or last.is_evicted_near(self.ended_us))
         ended_start = last if is_ended else None
         if cancelled:
-            canceled = JobStatus(batch_id, JobState.CANCELLED, reason=CANCELLED_REASON)
             if ended_start:
                 end = replace(ended_start, state=JobState.CANCELLED, ended_us=self.ended_us)
                 starts[number] = replace(end, event=None, reason=CANCELLED_REASON)
-            return replace(canceled, attempts=_sort_attempts(starts))
+            attempts = _sort_attempts(starts)
+            return JobStatus(batch_id, JobState.CANCELLED, attempts, reason=CANCELLED_REASON)
         cause = event, reason, hold = self._find_removal_cause(last)
         if ended_start:
             starts[number] = ended_start.as_lost(self.ended_us, *cause)

@@ -187,6 +187,10 @@ class PoolConnection:
                 raise htcondor.HTCondorException(f"the collector knows no schedd {name or ''}")
         return self._location
 
+    def find_schedd_name(self) -> str:
+        """Return the name of the schedd; :class:`PoolUnreachableError` if none is found."""
+        return str(self.query_schedd(lambda _: self._location).get("Name", ""))
+
     def query_schedd(self, operation: Callable[[Any], T], *, retries: bool = True) -> T:
         """Run an operation on the schedd that is safe to repeat; not again soon after one that hung.
 

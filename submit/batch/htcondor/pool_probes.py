@@ -96,23 +96,19 @@ def _judge_token(token: str, replacement: str) -> tuple[str, str, str]:
 
 
 def _probe_requirements(site: BatchSite, connection: PoolConnection) -> ProbeResult:
-    check = "machines"
-    try:
+    def count_slots() -> str:
         matching, total = connection.matching_slots(site.requirements or "true")
-    except BatchError as error:
-        return ProbeResult(site.name, check, PROBE_FAILED, error.message, error.hint)
-    finding = f"{matching} of {total} slots match"
-    if matching:
-        return ProbeResult(site.name, check, PROBE_OK, finding)
-    constraint = site.requirements.replace("TARGET.", "")
-    return ProbeResult(
-        site.name,
-        check,
-        PROBE_FAILED,
-        f"{finding}: {site.requirements or 'any'}",
-        "Its jobs would stay idle. Correct requirements, or wait for the site's machines: "
-        f"condor_status -constraint '{constraint}'",
-    )
+        finding = f"{matching} of {total} slots match"
+        if not matching:
+            constraint = site.requirements.replace("TARGET.", "")
+            raise BatchError(
+                f"{finding}: {site.requirements or 'any'}",
+                hint="Its jobs would stay idle. Correct requirements, or wait for the site's "
+                f"machines: condor_status -constraint '{constraint}'",
+            )
+        return finding
+
+    return run_probe(site.name, "machines", count_slots)
 
 
 def _probe_grid_resource(site: BatchSite) -> ProbeResult:

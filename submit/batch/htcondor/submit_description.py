@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
@@ -85,7 +86,6 @@ _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_m
 #: Line of a requeued job's template.
 PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$\n?", re.MULTILINE)
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 _LOCKS = ".locks"
 #: Folder of the archive and the start script of jobs that receive plain files only.
 _PACKED = "packed"
@@ -135,22 +135,29 @@ class Submission(SubmissionFolder):
         """Number of the last attempt of its jobs before they were requeued; 0 for new or removed ones."""
         return _parse_previous_attempts(self.text) if self.path.exists() else 0
 
+    def _read_cluster(self) -> Mapping[str, Any]:
+        with suppress(OSError, ValueError, TypeError):
+            return dict(json.loads((self.path / "cluster.json").read_text(encoding="utf-8")))
+        return {}
+
     @property
     def cluster(self) -> int | None:
         """Cluster of the submission; None until it was seen in the queue."""
-        try:
-            document = json.loads((self.path / "cluster.json").read_text(encoding="utf-8"))
-            return int(document["cluster"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return self._read_cluster().get("cluster")
 
-    def record_cluster(self, cluster: int) -> int:
-        """Store the cluster of the submission and return it."""
-        write_atomically(self.path / "cluster.json", json.dumps({"cluster": cluster}))
+    @property
+    def schedd(self) -> str:
+        """Name of the schedd that took the cluster; '' if it is not recorded."""
+        return str(self._read_cluster().get("schedd", ""))
+
+    def record_cluster(self, cluster: int, schedd: str = "") -> int:
+        """Store the cluster of the submission, with the name of its schedd, and return it."""
+        document = json.dumps({"cluster": cluster, "schedd": schedd})
+        write_atomically(self.path / "cluster.json", document)
         return cluster
 
     def batch_id(self, number: int, place: int) -> str:
-        """Return CLUSTER.PROC@NAME, which :func:`parse_batch_id` reads."""
+        """Return CLUSTER.PROC@NAME, which :meth:`.HTCondorBatch.locate` reads."""
         return f"{number}.{place}@{self.name}"
 
     def sandboxes(self, proc: int) -> dict[int, Path]:
@@ -189,7 +196,6 @@ class Submission(SubmissionFolder):
                 where=folder,
                 hint="Choose another submit_dir for this pool, or another --data-dir.",
             )
-        statements = [*_select_statements(text, spool=spool)]
         shared = _shared_inputs(jobs)
         own_inputs = [name for name in jobs[0].inputs if name not in shared]
         # HTCondor names a file in the sandbox by the last part of its path.
@@ -212,7 +218,7 @@ class Submission(SubmissionFolder):
             ]
         return "\n".join(
             [
-                *statements,
+                *_select_statements(text, spool=spool),
                 f"initialdir = {folder}/jobs/$(job_id)",
                 # The log of a spooled job is written at the schedd and returned with the output.
                 f"log = {EVENT_LOG_NAME if spool else self.log_file}",
@@ -275,15 +281,6 @@ class Submission(SubmissionFolder):
             sent_files = {item.name: item for item in items if item.name not in outputs}
             jobs.append(JobDescription(job_id, text, inputs(job_id, sent_files)))
         return jobs
-
-
-def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | None:
-    """Return submission, cluster and proc of a batch id; None for another format."""
-    match = _BATCH_ID.fullmatch(batch_id)
-    if match is None:
-        return None
-    cluster, proc, campaign, tag = match.groups()
-    return Submission(root, campaign, tag), int(cluster), int(proc)
 
 
 def _select_statements(text: str, *, spool: bool) -> Iterator[str]:

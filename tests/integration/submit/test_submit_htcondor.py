@@ -55,6 +55,9 @@ def test_materialized_jobs_return_every_attempt(pool: Grid, jobs: CondorJobs) ->
     assert jobs.batch.find([*ids, "stranger"]) == ids
     clusters = {batch_id.partition(".")[0] for batch_id in ids.values()}
     assert len(clusters) == 3, "one for each text"
+    records = jobs.batch.root.glob(f"{jobs.campaign}/*/cluster.json")
+    schedds = {json.loads(record.read_text())["schedd"] for record in records}
+    assert schedds == {"condor@condor.testbed"}
     assert sum("ProcId" in ad for ad in jobs.queued_ads()) <= 4, "two of the first text at a time"
     statuses = jobs.wait_until_final()
     assert {status.state for status in statuses.values()} == {JobState.DONE}

@@ -108,6 +108,8 @@ def test_later_start_ends_earlier_one_without_events() -> None:
     assert (first.state, first.ended_us) == (JobState.LOST, (QUEUED_S + 30) * 1_000_000)
     assert first.reason == "its shadow ended without an event"
     assert second.state is JobState.RUNNING
+    late = apply_events(event(EXECUTE, 30, 2), event(EXECUTE, 10, 1))
+    assert [number for number, start in late.starts.items() if start.is_open] == [2, 1]
 
 
 def test_ad_shows_last_start_unless_it_is_only_matched() -> None:
@@ -134,11 +136,6 @@ def test_removal_after_an_unexplained_eviction_is_the_explanation() -> None:
     (attempt,) = status_of(job).attempts
     assert attempt.event == "lost"
     assert attempt.reason == "removed from the queue: due to disabled retries"
-
-
-def test_late_event_of_earlier_start_keeps_later_one() -> None:
-    seen = apply_events(event(EXECUTE, 30, 2), event(EXECUTE, 10, 1))
-    assert [number for number, start in seen.starts.items() if start.is_open] == [2, 1]
 
 
 def test_removal_is_classified_by_cause() -> None:
@@ -204,14 +201,12 @@ def test_hold_has_class_cause_and_remedy(
         "HoldReasonCode": code,
         "HoldReasonSubCode": subcode,
     }
-    seen = apply_events(event(EXECUTE, 10, 1), event(HELD, 20, **values))
+    held = (event(EXECUTE, 10, 1), event(HELD, 20, **values))
+    seen = apply_events(*held)
     events = JobEvents()
     events.apply_ad({"JobStatus": 5, **values})
     queued = status_of(events)
-    removed = apply_events(
-        event(EXECUTE, 10, 1), event(HELD, 20, **values), event(ABORTED, 30, Reason="held: x")
-    )
-    gone = status_of(removed)
+    gone = status_of(apply_events(*held, event(ABORTED, 30, Reason="held: x")))
     assert queued.state is JobState.HELD
     assert seen.starts[1].hold == queued.hold == gone.hold
     for status in (seen.starts[1], queued, gone):
@@ -272,13 +267,14 @@ class Schedd:
         self.acts: list[tuple[str, str]] = []
         self.answers = True
         self.now_us = QUEUED_S * 1_000_000
+        self.name = "first@host"
         self.folder = folder
         self.submission = Submission.for_jobs(folder, "c", "", ["a", "b"])
         self.submission.path.mkdir(parents=True)
         index = self.submission.path / "submission.json"
         index.write_text('{"jobs": ["a", "b"], "text": ""}')
         os.utime(index, (QUEUED_S, QUEUED_S))
-        self.submission.record_cluster(7)
+        self.submission.record_cluster(7, self.name)
         self.log = self.submission.log_file
         self._monkeypatch = monkeypatch
         self.restart_client()
@@ -288,6 +284,7 @@ class Schedd:
         self.batch = HTCondorBatch(HTCondorPool(name="p"), self.folder)
         replace = self._monkeypatch.setattr
         connection = self.batch.connection
+        replace(connection, "find_schedd_name", lambda: self.name)
         replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
         replace(connection, "query_history", lambda *_, **__: self._answer(self.history))
         replace(connection, "act_on_jobs", lambda *words: self.acts.append(words[:2]))
@@ -331,11 +328,16 @@ def schedd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Schedd:
 
 def test_states_come_from_log_without_schedd(schedd: Schedd) -> None:
     schedd.answers = False
-    started = event(EXECUTE, 10, 1)
-    schedd.write(FIRST, started[:-10])
+    foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
+    started = event(EXECUTE, 10, 1, SlotName="slot1@x")
+    schedd.write(FIRST, foreign, started[:-10])
     assert schedd.states() == ["queued", "queued"], "the last event is incomplete"
     schedd.write(started[-10:])
     assert schedd.states() == ["running", "queued"]
+    status = schedd.statuses()[0]
+    assert status
+    (attempt,) = status.attempts
+    assert (attempt.started_us, attempt.host) == ((QUEUED_S + 10) * 1_000_000, "slot1@x")
     schedd.write(event(TERMINATED, 20, 1, **DONE), event(ABORTED, 21, proc=1, Reason="by a person"))
     assert schedd.states() == ["done", "lost"]
     schedd.log.unlink()
@@ -441,6 +443,20 @@ def test_open_jobs_are_cancelled_by_cluster_if_all_are(schedd: Schedd) -> None:
     assert len(schedd.acts) == 2
 
 
+def test_another_default_schedd_is_not_taken_for_that_of_the_jobs(schedd: Schedd) -> None:
+    schedd.write(FIRST, event(EXECUTE, 10, 1), event(HELD, 20, proc=1, HoldReason="x"))
+    schedd.pass_time()
+    schedd.name = "second@host"
+    assert schedd.states() == ["running", "held"]
+    for name in ("cancel", "release", "explain_waiting", "hold", "release_held"):
+        arguments = ["x"] if name.startswith(("hold", "release_")) else []
+        with pytest.raises(PoolUnreachableError, match=r"first@host .* second@host"):
+            getattr(schedd.batch, name)(schedd.ids, *arguments)
+    assert not schedd.acts
+    schedd.batch.pool = HTCondorPool(name="p", schedd="second@host")
+    assert schedd.states() == ["unknown", "unknown"], "the pool names it"
+
+
 def test_held_jobs_are_released_and_waiting_ones_held(schedd: Schedd) -> None:
     schedd.write(FIRST, event(HELD, 20, proc=1, HoldReason="x", HoldReasonCode=1))
     assert schedd.batch.release(schedd.ids) == 1
@@ -490,6 +506,7 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     assert schedd.batch.purge([*requeued, schedd.ids[1]]) > 0
     assert not schedd.submission.path.parent.exists()
     assert schedd.batch.requeue({new: 1}, replace_inputs) == {}, "purged"
+    assert Submission(schedd.folder, "c", submission.tag).previous_attempts == 0, "removed"
 
 
 @pytest.mark.parametrize("is_spooling", [True, False])
@@ -598,16 +615,6 @@ def test_load_counts_only_while_its_attempt_runs_on_a_known_node() -> None:
         assert bool(apply_events(*events).load) is counts, events
 
 
-def test_events_of_other_clusters_are_left_out(schedd: Schedd) -> None:
-    foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
-    schedd.write(FIRST, foreign, event(EXECUTE, 10, 1, SlotName="slot1@x"))
-    assert schedd.states() == ["running", "queued"]
-    status = schedd.statuses()[0]
-    assert status
-    (attempt,) = status.attempts
-    assert (attempt.started_us, attempt.host) == ((QUEUED_S + 10) * 1_000_000, "slot1@x")
-
-
 @pytest.mark.parametrize(
     ("later", "output", "numbers"),
     [
@@ -626,7 +633,6 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
 ) -> None:
     text = "arguments = $(treehammer_start)\nMy.TreehammerPreviousAttempts = 2\n"
     batch = HTCondorBatch(HTCondorPool(name="p"), tmp_path)
-    (batch.root / ".incoming").mkdir(parents=True)
     submission = Submission.for_jobs(batch.root, "c", text, ["job"])
     submission.stage(text, [JobDescription("job", text, {})], spool=False)
     submission.record_cluster(7)
@@ -656,16 +662,10 @@ def test_routed_job_without_events_has_its_exit_code() -> None:
     assert (attempt.exit_code, attempt.started_us) == (3, (QUEUED_S + 1) * 1_000_000)
 
 
-def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
-    """History still knows jobs whose folder was removed after collection."""
-    assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0
-
-
 def test_history_is_asked_once_for_all_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = HTCondorBatch(HTCondorPool(name="p"), tmp_path)
-    (batch.root / ".incoming").mkdir(parents=True)
     batch_ids = []
     for cluster in (7, 8, 9):
         text = f"# {cluster}"
