@@ -136,7 +136,7 @@ def _find_rows(
         for change in find_changes(series, family.kind):
             row = _build_row(family, change, places, now_us)
             same = (candidate for candidate in unclaimed if _is_same(candidate, row))
-            # What lasts after an incident begins near it.
+            # One of the same day comes first: what lasts after an incident begins near it.
             earlier = min(same, key=lambda candidate: candidate.day != row.day, default=None)
             if earlier:
                 unclaimed.remove(earlier)

@@ -12,7 +12,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -442,7 +441,10 @@ class _ChangeSearch:
     def take_all(self) -> list[Change]:
         """Take out the clearest change again and again; return those that are not the same."""
         changes: list[Change] = []
-        for change in islice(iter(self._take_clearest, None), MAX_CHANGES):
+        for _ in range(MAX_CHANGES):
+            change = self._take_clearest()
+            if change is None:
+                break
             if not any(_is_same_change(change, earlier) for earlier in changes):
                 changes.append(change)
         return changes
