@@ -94,8 +94,8 @@ def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
             actual = "is a folder" if os.path.isdir(path) else f"has {size} bytes"
             message = (
                 f"{file.url} {actual}, the manifest says {file.size} bytes: it is another file "
+                "or incomplete. Make or place the dataset again."
             )
-            message += "or incomplete. Make or place the dataset again."
             raise ExecutionError(Failure(failure_class, "size", failure_class, message))
 
 

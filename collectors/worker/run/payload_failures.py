@@ -46,8 +46,8 @@ def classify_failure(
         return _forced_end(outcome.ended_by, limits)
     # A shell reports a killed child by its exit code.
     number = outcome.exit_signal or (outcome.exit_code or 0) - 128
-    killed = reported.failure.kind == "killed" if reported.failure else is_group_limited
-    killed = number == signal.SIGKILL or bool(outcome.exit_code and killed)
+    has_killed_child = reported.failure.kind == "killed" if reported.failure else is_group_limited
+    killed = number == signal.SIGKILL or bool(outcome.exit_code and has_killed_child)
     if killed and out_of_memory:
         message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
         return _payload_failure("memory", message, transient=True)
