@@ -7,11 +7,12 @@ that takes half a second.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from treehammer.config import Settings
@@ -39,14 +40,16 @@ from treehammer.datasets.rucio.rucio_login import (
     open_client,
 )
 from treehammer.errors import CatalogueError, ConfigError, TreehammerError
+from treehammer.text_formatting import ProgressFactory, no_progress
 
 T = TypeVar("T")
 
 #: Delays in seconds between retries after transient errors.
 RETRY_DELAYS_S = (1.0, 4.0, 10.0)
 DISK_STORAGE = "DISK"
-#: Most files of one request that the schemas of Rucio's servers accept.
-MAX_DIDS = 1000
+#: Most files of one request that the schemas of Rucio's servers accept, and of requests that are so
+#: short that nobody waits for them.
+MAX_DIDS, MAX_SILENT_DIDS = 1000, 100
 #: Setting -> example of its value.
 _NAME_EXAMPLES = {
     "rucio_dataset_name": "/TreeHammer/{dataset}/USER",
@@ -64,6 +67,7 @@ class RucioClient:
 
     Args:
         settings: rucio_config, rucio_account, rucio_scope, and the folder of tokens.
+        bars: Opens progress bars of requests for many files.
         sleep: Waits so many seconds between retries.
 
     Raises:
@@ -71,8 +75,14 @@ class RucioClient:
         CatalogueError: (every method) The server does not respond, or denies access.
     """
 
-    def __init__(self, settings: Settings, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        bars: ProgressFactory = no_progress,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._settings = settings
+        self._bars = bars
         self._sleep = sleep
         self._messages = ClientMessages()
         self.names = DidNames.from_settings(settings)
@@ -169,14 +179,22 @@ class RucioClient:
 
         return tuple(sorted(self._call(request), key=lambda file: file.name))
 
-    def fetch_file(self, name: str) -> DidFile:
-        """Fetch size and checksums of a file in the scope; listings have no md5.
+    def find_files(self, names: Iterable[str]) -> dict[str, DidFile]:
+        """Find files in the scope, with all their checksums; listings have no md5.
 
-        Raises:
-            RucioNotFoundError: no such file.
+        Names that the server does not accept are those of no file.
         """
-        row = self._call(lambda client: client.get_metadata(self.scope, name))
-        return DidFile.from_row({**row, "name": name})
+
+        def request(dids: list[dict[str, str]], client: Any) -> list[Any]:
+            try:
+                return list(client.get_metadata_bulk(dids))
+            except Exception as error:
+                if type(error).__name__ in INVALID_NAME_ERRORS:
+                    return []
+                raise
+
+        rows = self._call_for_files("Looking for files in Rucio", names, request)
+        return {row["name"]: DidFile.from_row(row) for row in rows}
 
     def list_locations(
         self,
@@ -185,10 +203,10 @@ class RucioClient:
         expression: str = "",
         domain: str = "wan",
     ) -> tuple[ReplicaLocation, ...]:
-        """List available replicas on disk of datasets or files, best first.
+        """List available replicas of files on disk, best first.
 
         Args:
-            names: Names in the scope; unknown names have no locations.
+            names: Names of files in the scope; unknown names have no locations.
             schemes: Schemes of the URLs, as named by Rucio; None for any.
             expression: RSE expression; '' for all.
             domain: ``lan`` for readers at the site itself, ``wan`` for others, ``all`` for both.
@@ -196,9 +214,8 @@ class RucioClient:
         Raises:
             RseExpressionError: The expression is invalid, or selects no RSE.
         """
-        dids = [{"scope": self.scope, "name": name} for name in names]
 
-        def request(client: Any) -> list[Any]:
+        def request(dids: list[dict[str, str]], client: Any) -> list[Any]:
             locations = client.list_replicas(
                 dids,
                 schemes=None if schemes is None else list(schemes),
@@ -207,7 +224,7 @@ class RucioClient:
             )
             return list(locations)
 
-        rows = self._call(request)
+        rows = self._call_for_files("Looking for replicas in Rucio", names, request)
         locations = [
             ReplicaLocation(row["name"], replica["rse"], url, int(replica["priority"]))
             for row in rows
@@ -255,7 +272,8 @@ class RucioClient:
         """Let the server check new names by its schema and permissions, without writing anything.
 
         A file cannot be registered alone, nor a dataset with a file that does not exist: the server
-        refuses both, but first because of their names.
+        refuses both, but first because of their names. Of files that differ in hexadecimal digits
+        alone, which no schema tells apart, one is checked.
 
         Args:
             dataset: name of the dataset; None for one that exists.
@@ -265,29 +283,21 @@ class RucioClient:
             ConfigError: the server does not accept a name.
             RucioDeniedError: the account may not add it to the scope.
         """
-        for name in files:
-            self._check_name(name, "rucio_file_name", lambda client, did: client.add_did(**did))
+        for name in {re.sub("[0-9a-fA-F]", "0", name): name for name in files}.values():
+            self._check_name("rucio_file_name", name=name, did_type="FILE")
         if dataset is not None and files:
             content = [{"scope": self.scope, "name": files[0]}]
-            self._check_name(
-                dataset,
-                "rucio_dataset_name",
-                lambda client, did: client.add_did(**did | {"did_type": "DATASET"}, dids=content),
-            )
+            self._check_name("rucio_dataset_name", name=dataset, did_type="DATASET", dids=content)
 
-    def _check_name(
-        self, name: str, setting: str, register: Callable[[Any, dict[str, str]], object]
-    ) -> None:
-        did = {"scope": self.scope, "name": name, "did_type": "FILE"}
-
+    def _check_name(self, setting: str, **did: Any) -> None:
         def request(client: Any) -> None:
             try:
-                register(client, did)
+                client.add_did(self.scope, **did)
             except Exception as error:
                 kind = type(error).__name__
                 if kind in INVALID_NAME_ERRORS:
                     raise ConfigError(
-                        f"Rucio does not accept the name {name!r}: {clean_message(str(error))}",
+                        f"Rucio does not accept the name {did['name']!r}: {clean_message(str(error))}",
                         where=setting,
                         hint="Set a template that follows the pattern of your experiment, such as "
                         f'{setting} = "{_NAME_EXAMPLES[setting]}".',
@@ -308,16 +318,13 @@ class RucioClient:
 
     def attach_files(self, dataset: str, names: Sequence[str]) -> None:
         """Attach files to a dataset; attached files are kept."""
-        dids = [{"scope": self.scope, "name": name} for name in names]
 
-        def request(client: Any) -> None:
-            for start in range(0, len(dids), MAX_DIDS):
-                part = dids[start : start + MAX_DIDS]
-                client.add_files_to_datasets(
-                    [{"scope": self.scope, "name": dataset, "dids": part}], ignore_duplicate=True
-                )
+        def request(dids: list[dict[str, str]], client: Any) -> tuple[()]:
+            attachment = {"scope": self.scope, "name": dataset, "dids": dids}
+            client.add_files_to_datasets([attachment], ignore_duplicate=True)
+            return ()
 
-        self._call(request)
+        self._call_for_files("Attaching files in Rucio", names, request)
 
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""
@@ -420,6 +427,23 @@ class RucioClient:
         _check_declaration(
             self._call(lambda client: client.declare_suspicious_file_replicas(urls, reason))
         )
+
+    def _call_for_files(
+        self,
+        description: str,
+        names: Iterable[str],
+        request: Callable[[list[dict[str, str]], Any], Iterable[Any]],
+    ) -> list[Any]:
+        """Call the server for as many files at a time as it accepts; return the rows of all."""
+        dids = [{"scope": self.scope, "name": name} for name in names]
+        bars = self._bars if len(dids) > MAX_SILENT_DIDS else no_progress
+        rows: list[Any] = []
+        with bars(description, len(dids)) as step:
+            for start in range(0, len(dids), MAX_DIDS):
+                part = dids[start : start + MAX_DIDS]
+                rows += self._call(partial(request, part))
+                step(start + len(part))
+        return rows
 
     def _call(self, request: Callable[[Any], T]) -> T:
         """Call the server, retry transient errors, and translate exceptions."""

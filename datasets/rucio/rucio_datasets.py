@@ -41,14 +41,7 @@ class RucioCatalogue:
         self.rucio = rucio or RucioClient(settings)
         self._manifests_folder = settings.rucio_dir / "manifests"
         self._rse = cache(self.rucio.fetch_rse)
-
-    def has(self, name: str) -> bool:
-        """Return whether the scope has a dataset of that name."""
-        try:
-            self.rucio.list_files(self.rucio.names.dataset(name))
-        except RucioNotFoundError:
-            return False
-        return True
+        self._list_files = cache(self.rucio.list_files)
 
     def manifest(self, name: str) -> Manifest:
         """Read a dataset's manifest through a door, and cache it.
@@ -59,7 +52,7 @@ class RucioCatalogue:
         """
         did = self.rucio.names.dataset(name)
         try:
-            files = {file.name: file for file in self.rucio.list_files(did)}
+            files = {file.name: file for file in self._list_files(did)}
         except RucioNotFoundError as error:
             raise DatasetError(
                 f"there is no dataset {self.rucio.scope}:{did}",
@@ -95,7 +88,7 @@ class RucioCatalogue:
         expression = "|".join(f"site={site}" for site in sites)
         try:
             locations = self.rucio.list_locations(
-                [names.dataset(name)], list_aliases(protocol), expression, domain
+                files_by_did, list_aliases(protocol), expression, domain
             )
         except RseExpressionError:
             return ()
@@ -131,7 +124,7 @@ class RucioCatalogue:
         """Read a small file from the first valid replica."""
         folder.mkdir(parents=True, exist_ok=True)
         if not file.adler32:
-            file = self.rucio.fetch_file(file.name)  # which may have an md5
+            file = self.rucio.find_files([file.name]).get(file.name, file)  # which may have an md5
         problems = []
         for location in self.rucio.list_locations([file.name]):
             with tempfile.TemporaryDirectory(dir=folder) as temporary:

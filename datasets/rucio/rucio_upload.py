@@ -111,13 +111,9 @@ def _find_missing_files(
     files: dict[str, tuple[DidFile, Path]], rucio: RucioClient
 ) -> list[tuple[DidFile, Path]]:
     """Find the files without replica; refuse other content under the same name."""
-    missing = []
-    for name, (file, path) in files.items():
-        try:
-            registered = rucio.fetch_file(name)
-        except RucioNotFoundError:
-            missing.append((file, path))
-            continue
+    registered_files = rucio.find_files(files)
+    for name, registered in registered_files.items():
+        file, path = files[name]
         if not registered.verify_content(path, file.size, file.adler32):
             checksum = (
                 f"adler32 {registered.adler32}" if registered.adler32 else f"md5 {registered.md5}"
@@ -128,9 +124,8 @@ def _find_missing_files(
                 where="Rucio",
                 hint="A file never changes in Rucio: give the dataset another name.",
             )
-        if not rucio.list_locations([name]):
-            missing.append((file, path))
-    return missing
+    present = {location.file for location in rucio.list_locations(registered_files)}
+    return [files[name] for name in files if name not in present]
 
 
 def _upload_files(

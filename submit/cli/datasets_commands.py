@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from treehammer.datasets.rucio.rucio_replication import ReplicationStatus, RuleOptions
     from treehammer.submit.sites.replicas import ReplicaCheck
 
-#: Value of ``--lifetime`` for rules without an end.
-UNLIMITED_LIFETIME = "forever"
-
 _RULE_COLUMNS = (
     TableColumn("site", "site"),
     TableColumn("rse", "storage"),
@@ -139,12 +136,13 @@ def place(
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
     from treehammer.datasets.catalogues.folder_catalogue import ensure_dataset
-    from treehammer.datasets.rucio import rucio_datasets, rucio_replication
+    from treehammer.datasets.rucio import rucio_client, rucio_datasets, rucio_replication
     from treehammer.submit.sites.replica_selection import select_rses
 
-    lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
-    catalogue = rucio_datasets.RucioCatalogue(settings)
-    rses = _drop_excluded(select_rses(sites, settings, catalogue.rucio), settings, include)
+    lifetime_s = None if lifetime == "forever" else parse_duration(lifetime, "--lifetime")
+    rucio = rucio_client.RucioClient(settings, progress_bar)
+    catalogue = rucio_datasets.RucioCatalogue(settings, rucio)
+    rses = _drop_excluded(select_rses(sites, settings, rucio), settings, include)
     manifest = ensure_dataset(name, settings, progress_bar)
     print_early(TextTable(_list_quotas(manifest, rses, catalogue), _QUOTA_COLUMNS), "")
     options = rucio_replication.RuleOptions(lifetime_s, **rule_attributes)
@@ -154,7 +152,7 @@ def place(
         )
         if not no_wait:
             statuses = []
-            for latest in rucio_replication.poll_replication(requested, catalogue.rucio, timeout):
+            for latest in rucio_replication.poll_replication(requested, rucio, timeout):
                 _print_changes(statuses, latest)
                 statuses = latest
     states = {status.state for status in statuses}
@@ -379,7 +377,7 @@ def _verify_replicas(
 ) -> CommandOutput:
     from treehammer.submit.sites import replica_selection, replicas
 
-    catalogue = replica_selection.open_rucio_catalogue(settings)
+    catalogue = replica_selection.open_rucio_catalogue(settings, progress_bar)
     storage = replica_selection.select_storage(
         sites, settings, catalogue.rucio if catalogue else None
     )

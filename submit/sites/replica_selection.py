@@ -16,7 +16,7 @@ from treehammer.errors import ConfigError, DatasetError
 from treehammer.submit.sites.replicas import ExpectedReplica
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_registry import select_sites
-from treehammer.text_formatting import split_list
+from treehammer.text_formatting import ProgressFactory, split_list
 
 #: Characters that occur only in RSE expressions.
 _OPERATORS = re.compile(r"[=&|\\()<>*]")
@@ -37,9 +37,11 @@ def find_manifest(name: str, settings: Settings, catalogue: RucioCatalogue | Non
     return catalogue.manifest(name)
 
 
-def open_rucio_catalogue(settings: Settings) -> RucioCatalogue | None:
+def open_rucio_catalogue(settings: Settings, bars: ProgressFactory) -> RucioCatalogue | None:
     """Open Rucio's catalogue; return None if Rucio is not configured."""
-    return RucioCatalogue(settings) if is_configured(settings) else None
+    return (
+        RucioCatalogue(settings, RucioClient(settings, bars)) if is_configured(settings) else None
+    )
 
 
 def select_storage(

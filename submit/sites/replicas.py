@@ -297,14 +297,11 @@ def find_files(
     with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
         find = partial(_find_files_at_door, manifest, replicas, check)
         results = [*executor.map(find, accesses)]
-    files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
-    lacking: dict[tuple[str, str, str], str] = {}
-    for access, (door_files, reason) in zip(accesses, results, strict=True):
-        if reason:
-            lacking[*access.key, name] = reason
-        else:
-            files[*access.key, name] = door_files
-    return RucioPlacement(files, lacking)
+    keys = [(*access.key, name) for access in accesses]
+    return RucioPlacement(
+        {key: files for key, (files, reason) in zip(keys, results, strict=True) if not reason},
+        {key: reason for key, (_, reason) in zip(keys, results, strict=True) if reason},
+    )
 
 
 def _find_files_at_door(
@@ -377,7 +374,7 @@ def find_placement(
     if not (rse_accesses and manifests):
         return NO_RUCIO_PLACEMENT
     until = time.monotonic() + timeout_s
-    placement = _find_once(manifests, rse_accesses, settings)
+    placement = _find_once(manifests, rse_accesses, settings, bars)
     if not (placement.lacking and timeout_s):
         return placement
     with bars("Waiting for replicas (doors)", len(rse_accesses)) as step:
@@ -392,9 +389,12 @@ def find_placement(
 
 
 def _find_once(
-    manifests: Sequence[Manifest], rse_accesses: Sequence[DoorAccess], settings: Settings
+    manifests: Sequence[Manifest],
+    rse_accesses: Sequence[DoorAccess],
+    settings: Settings,
+    bars: ProgressFactory = no_progress,
 ) -> RucioPlacement:
-    catalogue = RucioCatalogue(settings)
+    catalogue = RucioCatalogue(settings, RucioClient(settings, bars))
     placements = [find_files(manifest, catalogue, rse_accesses) for manifest in manifests]
     return RucioPlacement(
         {key: files for placement in placements for key, files in placement.files.items()},

@@ -22,7 +22,7 @@ from rucio.common import exception as rucios
 
 from treehammer import config
 from treehammer.collectors import http_requests
-from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile, Replica
+from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
@@ -233,12 +233,14 @@ class Server:
     def list_files(self, scope: str, name: str) -> list[dict[str, Any]]:
         return [{**row, "md5": None} for row in self.replicas.values()]
 
-    def get_metadata(self, scope: str, name: str) -> dict[str, Any]:
-        if name not in self.replicas:
-            raise rucios.DataIdentifierNotFound
-        return self.replicas[name]
+    def get_metadata_bulk(self, dids: list[dict[str, str]]) -> list[dict[str, Any]]:
+        self.calls.append(f"metadata of {len(dids)}")
+        for did in dids:
+            self.check(did["name"], "FILE")
+        return [self.replicas[did["name"]] for did in dids if did["name"] in self.replicas]
 
     def list_replicas(self, dids: list[dict[str, str]], **_: Any) -> list[dict[str, Any]]:
+        self.calls.append(f"replicas of {len(dids)}")
         return [
             {
                 "name": did["name"],
@@ -265,8 +267,7 @@ class Server:
         return []
 
     def add_files_to_datasets(self, attachments: list[dict[str, Any]], **_: Any) -> None:
-        assert len(attachments[0]["dids"]) <= 1000
-        self.calls += [did["name"] for did in attachments[0]["dids"]]
+        self.calls.append(f"attachment of {len(attachments[0]['dids'])}")
 
 
 class Login:
@@ -327,12 +328,32 @@ def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Pa
     }
     fetched = make_rucio(server, tmp_path, **NAMES).manifest("my-set")
     assert fetched.hash == manifest.hash
+    server.calls.clear()
+    assert upload(server, manifest, tmp_path, **NAMES) == ""
+    assert server.calls == ["metadata of 2", "replicas of 2"], "one request for all files"
 
 
-def test_many_files_are_attached_in_parts(server: Server, tmp_path: Path) -> None:
+def test_many_files_take_one_request_per_thousand(server: Server, tmp_path: Path) -> None:
+    server.patterns = {}
+    rucio = make_rucio(server, tmp_path).rucio
+    sizes: list[int] = []
+
+    def open_bar(description: str, total: int) -> Any:
+        sizes.append(total)
+        return no_progress(description, total)
+
+    vars(rucio)["_bars"] = open_bar
     names = [f"f{number}" for number in range(2001)]
-    make_rucio(server, tmp_path).rucio.attach_files("my-set", names)
-    assert server.calls == names
+    rucio.attach_files("my-set", names)
+    register(server, "f7", b"content", adler32="0" * 8)
+    assert [*rucio.find_files(names)] == ["f7"]
+    assert [location.file for location in rucio.list_locations(names)] == ["f7"]
+    kinds = ("attachment", "metadata", "replicas")
+    assert server.calls == [f"{kind} of {n}" for kind in kinds for n in (1000, 1000, 1)]
+    assert sizes == [2001] * 3
+    server.calls.clear()
+    rucio.check_names(None, names)
+    assert server.calls == ["FILE f9", "FILE f99", "FILE f999", "FILE f2000"]
 
 
 @pytest.mark.parametrize(
@@ -598,18 +619,6 @@ def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})
         with pytest.raises(ConfigError, match=told):
             RucioClient(settings).account  # noqa: B018
-
-
-def test_replica_url_at_another_prefix() -> None:
-    replica = Replica(
-        "A", "A_DATA", "f", "root://a//store/rucio/s/12/34/f", 1, "0" * 8, path="s/12/34/f"
-    )
-    pinned = "root://door//store/test/xrootd/A/store/rucio"
-    assert (
-        replica.url_at_prefix(pinned)
-        == replica.url_at_prefix(pinned + "/")
-        == f"{pinned}/s/12/34/f"
-    )
 
 
 def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
 
 def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
     pinned = Door(
-        name="pinned", protocol="root", prefix="root://r//store/test/xrootd/A", rse="A_DISK"
+        name="pinned", protocol="root", prefix="root://r//store/test/xrootd/A/", rse="A_DISK"
     )
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
