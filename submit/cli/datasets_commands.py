@@ -425,9 +425,9 @@ def _door_row(
     manifest: Manifest, checks: Sequence[ReplicaCheck], declared: dict[ReplicaCheck, str]
 ) -> dict[str, Any]:
     """Summarize the checks at one door in a table row."""
-    from treehammer.submit.sites.replicas import worst_check
+    from treehammer.submit.sites.replicas import WORST_FIRST
 
-    worst = worst_check(checks)
+    worst = min(checks, key=lambda check: WORST_FIRST.index(check.state))
     other_bad = sum(not check.is_good for check in checks) - 1
     message = f"{worst.expected.file.name}: {worst.message}" if not worst.is_good else ""
     if other_bad > 0:

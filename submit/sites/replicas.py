@@ -12,10 +12,10 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import count, product
 from threading import Event, Lock
 
 from treehammer.collectors.job_spec import InputFile
@@ -180,22 +180,16 @@ def _progress_bar(
     manifest: Manifest, replicas: Sequence[ExpectedReplica], full: bool, bars: ProgressFactory
 ) -> Iterator[ByteCallback]:
     """Open a progress bar of bytes or files that several threads can advance."""
-    lock, checked_count = Lock(), 0
-    with ExitStack() as stack:
-        if full:
-            total = sum(replica.file.size for replica in replicas if replica.url)
-            move = stack.enter_context(byte_progress(bars, f"Reading {manifest.name}", total))
-        else:
-            step = stack.enter_context(bars(f"Checking {manifest.name}", len(replicas)))
+    lock, checked = Lock(), count(1)
+    bar: AbstractContextManager[ByteCallback] = bars(f"Checking {manifest.name}", len(replicas))
+    if full:
+        total = sum(replica.file.size for replica in replicas if replica.url)
+        bar = byte_progress(bars, f"Reading {manifest.name}", total)
+    with bar as move:
 
-        def advance(count: int) -> None:
-            nonlocal checked_count
+        def advance(size: int) -> None:
             with lock:
-                checked_count += count
-                if full:
-                    move(count)
-                else:
-                    step(checked_count)
+                move(size if full else next(checked))
 
         yield advance
 
@@ -246,11 +240,6 @@ def _describe_difference(file: ManifestFile, observed: FileObservation) -> str:
     return ""
 
 
-def worst_check(checks: Iterable[ReplicaCheck]) -> ReplicaCheck:
-    """Return the result with the worst state."""
-    return min(checks, key=lambda check: WORST_FIRST.index(check.state))
-
-
 @dataclass(frozen=True)
 class RucioPlacement:
     """Files of datasets at doors with an RSE.
@@ -273,6 +262,7 @@ def find_files(
     catalogue: RucioCatalogue,
     accesses: Sequence[DoorAccess],
     check: Callable[[ExpectedReplica], ReplicaCheck] = check_by_stat,
+    bars: ProgressFactory = no_progress,
 ) -> RucioPlacement:
     """Query the catalogue for the replicas of a dataset, then compare them at every door.
 
@@ -294,8 +284,17 @@ def find_files(
         by_file = replicas[protocol, domain] = defaultdict(list)
         for replica in catalogue.replicas(name, protocol, domain=domain):
             by_file[replica.rse, replica.file].append(replica)
-    with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
-        find = partial(_find_files_at_door, manifest, replicas, check)
+    checked = count(1)
+    with (
+        bars(f"Checking {name} at doors (files)", len(accesses) * len(manifest.files)) as step,
+        ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor,
+    ):
+
+        def check_next(replica: ExpectedReplica) -> ReplicaCheck:
+            step(next(checked))
+            return check(replica)
+
+        find = partial(_find_files_at_door, manifest, replicas, check_next)
         results = [*executor.map(find, accesses)]
     keys = [(*access.key, name) for access in accesses]
     return RucioPlacement(
@@ -395,7 +394,9 @@ def _find_once(
     bars: ProgressFactory = no_progress,
 ) -> RucioPlacement:
     catalogue = RucioCatalogue(settings, RucioClient(settings, bars))
-    placements = [find_files(manifest, catalogue, rse_accesses) for manifest in manifests]
+    placements = [
+        find_files(manifest, catalogue, rse_accesses, bars=bars) for manifest in manifests
+    ]
     return RucioPlacement(
         {key: files for placement in placements for key, files in placement.files.items()},
         {key: reason for placement in placements for key, reason in placement.lacking.items()},

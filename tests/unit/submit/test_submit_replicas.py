@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -39,6 +40,7 @@ from treehammer.submit.sites.replicas import (
     record_findings,
 )
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+from treehammer.text_formatting import no_progress
 
 CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
 SITES = """
@@ -265,6 +267,7 @@ def find_files(
     *doors: tuple[str, Door],
     lan: Urls | None = None,
     other: Manifest | None = None,
+    bars: Any = no_progress,
 ) -> RucioPlacement:
     """Find the files at doors; ``states`` maps URLs of bad replicas to state and message."""
     catalogue: Any = Catalogue(placed_manifest, lan or {}, wan, other)
@@ -274,6 +277,7 @@ def find_files(
         catalogue,
         [DoorAccess(site, site, door) for site, door in sites],
         lambda p: ReplicaCheck(p, *states.get(p.url, ("good", ""))),
+        bars,
     )
 
 
@@ -290,11 +294,14 @@ def test_first_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
 
 
 def test_jobs_near_storage_use_internal_url(placed_manifest: Manifest) -> None:
+    bars = MagicMock()
     inside = {"A_DISK": ["root://inside//rucio/u/f"]}
     states = {"root://inside//rucio/u/f": ("no answer", "from here")}
     placement = find_files(
-        placed_manifest, {"A_DISK": [A]}, states, ("A", ROOT), ("B", ROOT), lan=inside
+        placed_manifest, {"A_DISK": [A]}, states, ("A", ROOT), ("B", ROOT), lan=inside, bars=bars
     )
+    bars.assert_called_once_with("Checking tiny at doors (files)", 2)
+    assert bars.return_value.__enter__.return_value.call_count == 2
     assert placement.files["A", "root", "tiny"][0].url == "root://inside//rucio/u/f"
     assert placement.files["B", "root", "tiny"][0].url == A
 
