@@ -37,7 +37,7 @@ OTHER_TREES = "other_trees"
 OLD_NTUPLES = "old_ntuples"
 #: Key of an added dataset's origin: top-level branches of the main tree that all files have.
 BRANCHES = "branches"
-#: Key of an origin: branch that not all files have -> the files that lack it.
+#: Key of an origin: branch that not all files have -> the first files that lack it, and their number.
 MISSING_BRANCHES = "missing_branches"
 #: Key of an origin: branch with another number of entries than its tree -> both numbers.
 OTHER_LENGTHS = "branches_of_other_lengths"

@@ -14,7 +14,7 @@ from treehammer.collectors.worker.run.crash_causes import describe_crash
 from treehammer.datasets import root_process
 from treehammer.datasets.manifest import TTREE, Distribution, TreeLayout
 from treehammer.errors import DatasetError
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.text_formatting import ProgressFactory, join_names, no_progress, pluralize
 
 TOP_BRANCH_SHARE = 0.02
 
@@ -103,10 +103,10 @@ def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> 
 def _find_missing_branches(
     names: Iterable[str], filled: Sequence[tuple[Path, Mapping[str, Any]]]
 ) -> dict[str, str]:
-    """Map each branch that some files lack to the names of these files."""
+    """Map each branch that some files lack to the first of these files, of perhaps thousands."""
     top_levels = [(path.name, frozenset(item["branches"])) for path, item in filled]
     lacking = {name: [file for file, level in top_levels if name not in level] for name in names}
-    return {name: ", ".join(files) for name, files in lacking.items() if files}
+    return {name: join_names(files) for name, files in lacking.items() if files}
 
 
 def _describe_other_lengths(
