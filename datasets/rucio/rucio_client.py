@@ -273,7 +273,7 @@ class RucioClient:
 
         A file cannot be registered alone, nor a dataset with a file that does not exist: the server
         refuses both, but first because of their names. Of files that differ in hexadecimal digits
-        alone, which no schema tells apart, one is checked.
+        alone, as numbers and UUIDs do, one is checked; the registration checks each.
 
         Args:
             dataset: name of the dataset; None for one that exists.
