@@ -13,9 +13,8 @@ import shutil
 import stat
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from operator import methodcaller
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -106,33 +105,27 @@ def remove_folder_atomically(folder: Path, trash: Path) -> int:
 
 def _measure_own_bytes(folder: Path) -> int:
     """Return the bytes of a folder, without files that have links elsewhere, too."""
-    links: Counter[int] = Counter()
-    files: dict[int, os.stat_result] = {}
-    for path in folder.rglob("*"):
-        file = path.lstat()
-        files[file.st_ino] = file
-        links[file.st_ino] += 1
-    return sum(
-        file.st_size
-        for number, file in files.items()
-        if stat.S_ISDIR(file.st_mode) or links[number] == file.st_nlink
-    )
+    files = [path.lstat() for path in folder.rglob("*")]
+    links = Counter(file.st_ino for file in files)
+    own_files = {
+        file.st_ino: file.st_size
+        for file in files
+        if stat.S_ISDIR(file.st_mode) or links[file.st_ino] == file.st_nlink
+    }
+    return sum(own_files.values())
 
 
-def copy_input(source: Path, target: Path) -> None:
+def copy_input(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
     """Copy a file or folder; symbolic links are copied, not followed."""
     if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
+        shutil.copytree(source, target, symlinks=True, copy_function=copy)
     else:
-        shutil.copy2(source, target)
+        copy(source, target)
 
 
 def link_input(source: Path, target: Path) -> None:
     """Repeat a staged file or folder by hard links, or as copies where there are none."""
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy)
-    else:
-        _link_or_copy(source, target)
+    copy_input(source, target, _link_or_copy)
 
 
 def _link_or_copy(source: str | Path, target: str | Path) -> None:
@@ -178,16 +171,22 @@ def is_disk_full(error: OSError) -> bool:
 def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> None:
     """Write files and folders into an archive under their names."""
     archive.unlink(missing_ok=True)
-    without_owner = methodcaller("replace", uid=0, gid=0, uname="", gname="", deep=False)
     with (
         os.fdopen(create_private_file(archive), "wb") as stream,
         tarfile.open(fileobj=stream, mode="w") as tar,
     ):
         for name, source in inputs.items():
-            tar.add(source, name, filter=without_owner)
+            tar.add(source, name, filter=_without_owner)
     # It may hold a credential.
     if not any(path.is_file() and is_private(path) for path in inputs.values()):
         archive.chmod(0o644)
+
+
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode &= 0o777
+    return member
 
 
 def unpack_output(archive: Path, folder: str) -> None:
@@ -218,7 +217,8 @@ def unpack_output(archive: Path, folder: str) -> None:
     try:
         with tarfile.open(archive) as tar:
             _check_members(tar, archive, folder)
-            tar.extractall(part, filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+            tar.extractall(part)  # noqa: S202 - its members are checked
         (part / folder).mkdir(exist_ok=True, parents=True)
         shutil.rmtree(target, ignore_errors=True)
         (part / folder).rename(target)
@@ -232,7 +232,7 @@ def unpack_output(archive: Path, folder: str) -> None:
 def _check_members(tar: tarfile.TarFile, archive: Path, folder: str) -> None:
     size = 0
     for count, member in enumerate(tar, start=1):
-        size += member.size
+        size += _without_owner(member).size
         parts = PurePosixPath(member.name).parts
         inside = parts[:1] == (folder,) and ".." not in parts
         if not inside or not (member.isreg() or member.isdir()):

@@ -70,10 +70,8 @@ def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
     for start in (1, 2):
         ad.write_text(f"NumJobStarts = 0\nNumShadowStarts = {start}\n")
         assert _start(tmp_path, "x", "0", _CONDOR_JOB_AD=str(ad)).wait() == 3
-    assert {name.split("/")[1] for name in _unpacked(tmp_path / "sandbox")} == {
-        "attempt-1",
-        "attempt-2",
-    }
+    attempts = {name.split("/")[1] for name in _unpacked(tmp_path / "sandbox")}
+    assert attempts == {"attempt-1", "attempt-2"}
 
 
 def test_signals_reach_worker_and_its_end_is_returned(tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def _write_archive(path: Path, *members: tarfile.TarInfo) -> Path:
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
-    member.type, member.size, member.linkname = kind, size, "/etc/passwd"
+    member.type, member.size, member.mode, member.linkname = kind, size, 0o4644, "/etc/passwd"
     return member
 
 
@@ -105,7 +103,6 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.
     [
         _member("../escaped"),
         _member("/tmp/escaped"),
-        _member("job.json"),
         _member("output/../job.json"),
         _member("output/link", tarfile.SYMTYPE),
         _member("output/hard", tarfile.LNKTYPE),
@@ -123,12 +120,14 @@ def test_hostile_archive_is_refused(
     archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)
     with pytest.raises(BatchError):
         unpack_output(archive, "output")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "output", "output.tar"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["job.json", "output", "output.tar"]
     assert (tmp_path / "job.json").read_text() == "mine"
-    assert not [*(tmp_path / "output").iterdir()]
 
 
-def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
+def test_partial_archive_is_left_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Debian 12's Python 3.11.2 has no filters of archives.
+    monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
     whole = _write_archive(tmp_path / "whole", _member("output/a", size=3000)).read_bytes()
     archive = tmp_path / "output.tar"
     for end in (0, 512, 3000, 3584):
@@ -137,4 +136,5 @@ def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
             unpack_output(archive, "output")
     archive.write_bytes(whole)
     unpack_output(archive, "output")
-    assert (tmp_path / "output/a").stat().st_size == 3000
+    file = (tmp_path / "output/a").stat()
+    assert (file.st_size, file.st_mode) == (3000, 0o100644)
