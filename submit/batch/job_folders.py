@@ -176,13 +176,13 @@ def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> None:
         tarfile.open(fileobj=stream, mode="w") as tar,
     ):
         for name, source in inputs.items():
-            tar.add(source, name, filter=_without_owner)
+            tar.add(source, name, filter=_reset_rights)
     # It may hold a credential.
     if not any(path.is_file() and is_private(path) for path in inputs.values()):
         archive.chmod(0o644)
 
 
-def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _reset_rights(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode &= 0o777
@@ -218,7 +218,7 @@ def unpack_output(archive: Path, folder: str) -> None:
         with tarfile.open(archive) as tar:
             _check_members(tar, archive, folder)
             tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
-            tar.extractall(part)  # noqa: S202 - its members are checked
+            tar.extractall(part, map(_reset_rights, tar))  # noqa: S202 - they are checked
         (part / folder).mkdir(exist_ok=True, parents=True)
         shutil.rmtree(target, ignore_errors=True)
         (part / folder).rename(target)
@@ -232,7 +232,7 @@ def unpack_output(archive: Path, folder: str) -> None:
 def _check_members(tar: tarfile.TarFile, archive: Path, folder: str) -> None:
     size = 0
     for count, member in enumerate(tar, start=1):
-        size += _without_owner(member).size
+        size += member.size
         parts = PurePosixPath(member.name).parts
         inside = parts[:1] == (folder,) and ".." not in parts
         if not inside or not (member.isreg() or member.isdir()):
