@@ -178,8 +178,8 @@ def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
 
 
 def _name_first(names: Sequence[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return "; ".join([*names[:MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+    return "; ".join([*names[:MAX_NAMED], *more])
 
 
 _PLAN = (

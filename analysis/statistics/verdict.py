@@ -85,7 +85,7 @@ CERTAIN_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
 DECIDED_VERDICTS = (*CERTAIN_VERDICTS, Verdict.SAME)
 #: Verdicts that a larger campaign can change.
 OPEN_VERDICTS = (Verdict.DIFFERENT, Verdict.UNDECIDED)
-#: Verdicts on what one side did not read; counts are of the others.
+#: Verdicts on work that one side did not read, which counts leave out.
 ABSENT_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B)
 #: Verdicts that say one side has nothing to compare.
 ONE_SIDED_VERDICTS = (*ABSENT_VERDICTS, Verdict.FAILED)

@@ -61,7 +61,9 @@ class DayOutcomes:
     @classmethod
     def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
         """Sum up outcomes of roll-ups."""
-        return cls(*sum_outcomes(outcomes).values())  # in the order of Outcome
+        sums = sum_outcomes(outcomes)
+        fields = (Outcome.GOOD, Outcome.FAILED, Outcome.IMPLAUSIBLE, Outcome.NOT_SUPPORTED)
+        return cls(*(sums[outcome] for outcome in fields))
 
     @cached_property
     def total(self) -> int:

@@ -192,9 +192,9 @@ def _find_first_states(
     fails_anew = failing - {*map(identify_work, _list_failed_rows(failed_rows))}
     runs_again = any(other not in open_checks for other in failed)
     slows_anew = slower if runs_again else slower - _identify_known(store, earlier)
-    states = [CheckState.FAILED] * bool(fails_anew) + [CheckState.SUSPECTED] * bool(slows_anew)
-    is_known = slower or failing or open_checks
-    return states or [CheckState.KNOWN if is_known else CheckState.CLEAR]
+    new_work = {CheckState.FAILED: fails_anew, CheckState.SUSPECTED: slows_anew}
+    states = [state for state, work in new_work.items() if work]
+    return states or [CheckState.KNOWN if slower or failing or open_checks else CheckState.CLEAR]
 
 
 def _identify_known(store: Store, checks: Iterable[ReleaseCheck]) -> set[tuple[object, ...]]:

@@ -1,7 +1,7 @@
 """States of sites, releases and the service with their figures, and their output for monitoring systems.
 
 Plugins for Nagios and its relatives follow the guidelines of the Monitoring Plugins;
-``nagiosplugin``, a package of an extra, formats performance data and ranges. This module needs
+``nagiosplugin``, a package of an extra, formats performance data. This module needs
 neither pydantic nor SQLAlchemy, so that commands start without them.
 """
 

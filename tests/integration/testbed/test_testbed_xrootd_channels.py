@@ -166,7 +166,7 @@ def test_server_is_configured_and_reset(
     storage: XrootdStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Files that a cache stores anew have the size of block that was set."""
-    with suppress(NothingToDoError):  # what an interrupted run of this test left
+    with suppress(NothingToDoError):  # left by an interrupted run of this test
         configure_server(storage.box, "SITE_A", "cache", {}, print)
     configuration = storage.box.folder / "xrootd" / "SITE_A-cache" / "xrootd.cfg"
     original = configuration.read_text()

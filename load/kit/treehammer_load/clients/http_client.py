@@ -65,7 +65,7 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "DELETE": (200, 202, 204),
     "MKCOL": (201,),
 }
-#: Failure classes of answers that end early or break the rules; others are server errors.
+#: Type of an error -> failure class of an answer that ends early or breaks rules; by name, as aiohttp is optional.
 _ANSWER_FAILURES: Mapping[str, str] = {
     http.client.IncompleteRead.__name__: "reset",
     "ServerDisconnectedError": "reset",
