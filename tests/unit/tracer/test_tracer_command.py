@@ -209,12 +209,11 @@ def test_requested_root_replaces_that_of_the_user(tmp_path: Path) -> None:
     users = {"PATH": "/user", "PYTHONPATH": "/user", "TOKEN": "x"}
     (tmp_path / "variables.json").write_text(json.dumps(users))
     task = make_task(tmp_path, environment_file=str(tmp_path / "variables.json"))
-    payload_environment = {"PATH": "/root/bin", "ROOTSYS": "/root", "TREEHAMMER_JOB": "job.json"}
-    composed = command_payload.compose_environment(task, payload_environment)
-    assert composed == {"PATH": "/user", "PYTHONPATH": "/user", "ROOTSYS": "/root", "TOKEN": "x"}
+    payload_environment = {"PATH": "/root/bin", "PYTHONNOUSERSITE": "1", "TREEHAMMER_JOB": "x"}
+    assert command_payload.compose_environment(task, payload_environment) == users
     task.variant["root"] = "6.40.00"  # type: ignore[index]
     composed = command_payload.compose_environment(task, payload_environment)
-    assert composed == {"PATH": "/root/bin", "ROOTSYS": "/root", "TOKEN": "x"}
+    assert composed == {"PATH": "/root/bin", "PYTHONNOUSERSITE": "1", "TOKEN": "x"}
 
 
 TRACE: dict[str, Any] = {

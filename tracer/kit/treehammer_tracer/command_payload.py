@@ -159,10 +159,10 @@ def compose_environment(
             message = f"the environment of the command is gone ({error.strerror}); run it again"
             raise PayloadError("payload", "start", "setup", message) from error
         if task.variant.get("root") == "none":
-            environment = {**payload_environment, **users}
+            environment = {k: v for k, v in environment.items() if k.startswith("TREEHAMMER_")}
         else:
-            native = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
-            environment = {**native, **payload_environment}
+            users = {k: v for k, v in users.items() if k not in _FOREIGN_VARIABLES}
+        environment = {**users, **environment}
     name = str(task.variant.get(ENVIRONMENT_AXIS, ""))
     environment.update(task.settings.get("environments", {}).get(name, {}))
     return {k: v for k, v in environment.items() if k not in _OWN_VARIABLES}
