@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -379,7 +380,9 @@ def _is_same_change(change: Change, other: Change) -> bool:
     """Return whether two findings are one drift, or one step, whose sides have :data:`MIN_DAYS` days."""
     if change.group.members != other.group.members or bool(change.until) != bool(other.until):
         return False
-    return bool(change.until) or abs(change.day - other.day) < MIN_DAYS
+    # A step back on another day is the other end of an incident that comes or goes gradually.
+    days = MIN_DAYS if change.size * other.size > 0 else 1
+    return bool(change.until) or abs(change.day - other.day) < days
 
 
 class _ChangeSearch:
@@ -441,10 +444,7 @@ class _ChangeSearch:
     def take_all(self) -> list[Change]:
         """Take out the clearest change again and again; return those that are not the same."""
         changes: list[Change] = []
-        for _ in range(MAX_CHANGES):
-            change = self._take_clearest()
-            if change is None:
-                break
+        for change in islice(iter(self._take_clearest, None), MAX_CHANGES):
             if not any(_is_same_change(change, earlier) for earlier in changes):
                 changes.append(change)
         return changes

@@ -126,14 +126,6 @@ def test_quiet_series_and_a_wild_day_have_no_changes() -> None:
     assert search(series) == []
 
 
-def test_slow_days_of_one_series_are_reported_once() -> None:
-    series = simulate(lambda _: 0.0)
-    # The series' own step over a month is near zero, unlike the one into and out of these days.
-    series[3].values[30:33] += 0.06
-    changes = [(change.day, change.group.members) for change in search(series)]
-    assert 0 < len(changes) == len(set(changes)) <= 2
-
-
 def test_two_changes_of_one_site_are_both_found() -> None:
     series = [
         item.shift(FIRST + 70, 0.06) if item.place.site == "B" else item
@@ -188,6 +180,13 @@ def test_incident_that_has_just_ended_is_provisional(length: int, days_since: in
         lambda site, day: 0.2 * (site == "C" and 45 <= day < end), 0, end + days_since
     )
     assert {change.state for change in search(series)} <= {ChangeState.PROVISIONAL}
+
+
+@pytest.mark.parametrize("peaks", [(0.07, 0.14, 0.2), (0.2, 0.14, 0.07)])
+def test_incident_that_comes_or_goes_gradually_has_both_ends(peaks: tuple[float, ...]) -> None:
+    changes = search(simulate_days(lambda _, day: dict(enumerate(peaks, 44)).get(day, 0.0)))
+    ends = [(change.state, change.size > 0) for change in changes]
+    assert ends == [("provisional", True), ("provisional", False)]
 
 
 @pytest.mark.parametrize("peak", [0.1, 0.15, -0.15])
