@@ -347,8 +347,9 @@ function start(figure) {
 }
 
 for (const figure of waiting) visible.observe(figure);
-// The others follow when the browser has time: a print shows them all, and does not wait.
+// The others follow when the browser has time (Safari does not say when): a print shows them all, and does not wait.
+const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
 const startNext = () => {
-  for (const figure of waiting) { start(figure); requestIdleCallback(startNext); return; }
+  for (const figure of waiting) { start(figure); whenIdle(startNext); return; }
 };
-requestIdleCallback(startNext);
+whenIdle(startNext);
