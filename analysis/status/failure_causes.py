@@ -68,11 +68,11 @@ IMPLAUSIBLE_VALUES = FailureCause(
 
 #: Words of a batch system, tried in this order.
 _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
-    (r"proxy|x509|credential|\btokens?\b|certificate", CREDENTIALS),
-    # It never ran, so none of its limits matters.
-    (r"\b(idle|queued) (for|more|longer)\b|in (the )?queue (for|without|longer)", _BATCH),
-    (r"memory|\brss\b|\boom(\b|_)|residentset", MEMORY),
-    (r"\bdisk|scratch|quota|no space", DISK),
+    (r"proxy|x509|voms|credential|tokens?\b|certificate", CREDENTIALS),
+    # It did not run, or its node was lost, so none of its limits matters.
+    (r"\b(idle|queued|in (the )?queue) (for|more|longer|without)\b|\bdisconnected", _BATCH),
+    (r"memory|\bv?mem(\b|limit)|imagesize|\brss\b|\boom(\b|_)|residentset", MEMORY),
+    (r"disk|scratch|quota|no space", DISK),
     (r"wall.?(clock|time|.limit)|run.?time|duration|time limit|too long|\bhours\b|cpu.?time", TIME),
     (r"\bcpus?\b|\bcores?\b", CPUS),
 )
@@ -80,7 +80,7 @@ _CAUSES_BY_WORD: tuple[tuple[str, FailureCause], ...] = (
 #: are no hosts.
 _NAMES = re.compile(
     r"[^;]*\(by user [^()]*\)|\S*[/@]\S*|\b(?!(?:MY|TARGET)\.)[\w-]+(?:\.[\w-]*[a-z][\w-]*)+"
-    r"|\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
+    r"|(?<!-)\b(?!(?:out-of-memory|(?:run|wall|cpu)-(?:time|clock)|time-limit)\b)\w+(?:-\w+)+",
     re.IGNORECASE,
 )
 #: Failure of the half of a launch whose other half failed, with class and kind of that.
@@ -95,15 +95,15 @@ _HOLD = re.compile(
 )
 #: Marks of a client of storage in a message: of ROOT, XRootD, davix, curl, or an error of the system.
 _CLIENT = re.compile(
-    r"\[(ERROR|FATAL|Errno -?\d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl", re.IGNORECASE
+    r"(?i)\[(ERROR|FATAL|Errno -?\d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl|\bto host\b|disconnected"
 )
 #: Words of a client of storage, tried in this order.
 _CAUSES_BY_CLIENT_WORD = (
-    (r"\[30\d\d\]|HTTP Error 5\d\d|gateway time", _DOOR),  # the server answers
+    (r"\[30\d\d\]|HTTP (Error )?5\d\d|gateway time", _DOOR),  # the server answers
     (r"no space|quota exceeded", DISK),
     (
         r"timed? ?out|operation expired|connect(ion| call| to)|invalid address|name or service|unreachable"
-        r"|no route|refused|reset|resolve|network",
+        r"|no route|(?<!permission )refused|reset|resol(ve|ution)|network|disconnect|broken pipe",
         _NETWORK,
     ),
 )

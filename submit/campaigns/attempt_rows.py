@@ -275,7 +275,7 @@ def _held(cause: str, remedy: str) -> HoldCause:
 #: HTCondor's codes (``condor_holdcodes.h`` of version 25), some with a subcode -> cause.
 _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
     (1, 15): _held("a person", "Ask who held it; treehammer resume releases it."),
-    (2, 17, 23, 24, 28, 29, 30, 31, 36): _held(
+    (2, 17, 23, 24, 28, 29, 30, 31, 36, 49): _held(
         "node or pool", "Tell the pool's administrator; treehammer resume releases the job."
     ),
     (3, 5, 21, 25, 26, 27): _held(

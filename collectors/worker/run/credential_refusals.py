@@ -21,13 +21,13 @@ from ..probes.proxy_certificates import read_proxy
 
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
-    r"auth failed|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
+    r"(?:auth|login) failed|\[3030\]|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
     r"|\balert (?:bad certificate|unknown ca|certificate (?:required|expired|unknown|revoked))",
     re.IGNORECASE,
 )
 #: Messages of a server that knows the user, but does not permit reading this file.
 _FORBIDDEN = re.compile(
-    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}forbidden|forbidden \(403\)|http error 403|status 403(?!\d)|insufficient.?scope",
+    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}(?:forbidden|refused)|forbidden \(403\)|error:? 403|status 403(?!\d)|insufficient.?scope",
     re.IGNORECASE,
 )
 #: Messages of a client that does not trust the server.

@@ -625,6 +625,7 @@ def test_refusals_of_xrootd_are_distinguished(
     assert "scope" in failure.message
     assert "3010" in failure.message
     assert classify(NO_SCOPE, {}).kind == "missing"
+    assert classify("[3030] Unable to authenticate", valid).kind == "refused"
 
 
 @pytest.mark.parametrize(
@@ -653,7 +654,7 @@ def test_refusal_of_a_root_without_tokens_is_not_supported(valid: dict[str, str]
     assert "Stage the files" in failure.message
     built = classify(message, valid, HTTPS, root="path:/opt/root")
     assert (built.failure_class, built.kind) == ("software-setup", "not-supported")
-    davix = message.replace("TWebFile", "TDavixFile")
+    davix = "(TDavixFile::DavixReadBuffer: HTTP 403 : Permission refused  (17))"
     assert classify(davix, valid, HTTPS, root="path:/opt/root").failure_class == "credential"
 
 
