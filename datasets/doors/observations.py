@@ -25,7 +25,7 @@ PERMISSION_HINT = (
     "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
     "BEARER_TOKEN_FILE, S3 keys in AWS_SHARED_CREDENTIALS_FILE."
 )
-NOTHING_TO_READ = "the folder is there and holds no file to read"
+NOTHING_TO_READ = f"the folder is there and holds no file in its first {MAX_SEARCH_DEPTH} levels"
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def find_first_file(
         path: Folder to search; '' for the prefix itself.
         depth: Number of folder levels to search.
     """
-    sorted_entries = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
+    # Folders may be many, deep, or closed to this user; hidden entries come last.
+    sorted_entries = sorted(entries(path), key=lambda entry: (entry[0][:1] == ".", *entry[::-1]))
     join = f"{path}/" if path else ""
     for name, is_folder in sorted_entries[:MAX_FOLDER_ENTRIES]:
         if not is_folder:

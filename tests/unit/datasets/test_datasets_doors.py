@@ -88,7 +88,7 @@ LISTINGS = {
     "all-properties-refused": list_as("/store/", "/store/a", "/store/my%20file").replace(
         b"<d:resourcetype/></d:prop>", b"<d:resourcetype/></d:prop>" + FORBIDDEN, 1
     ),
-    "folder-without-files-first": list_as("/store/", "/store/empty/", "/store/my%20file"),
+    "closed-folder-first": list_as("/store/", "/store/closed/", "/store/my%20file"),
 }
 NAMES = [
     "a&amp;b.root",
@@ -134,8 +134,8 @@ class Storage(BaseHTTPRequestHandler):
         kind = self.path.split("/")[1]
         if kind == "plain":
             self.answer(405, b"")
-        elif self.path == "/store/empty/":
-            self.answer(207, list_as("/store/empty/"))
+        elif self.path == "/store/closed/":
+            self.answer(403, b"")
         else:
             self.answer(207, self.listing)
 
@@ -406,7 +406,7 @@ def test_silent_doors_end_at_their_deadline(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    assert probe(str(tmp_path)).details == "the folder is there and holds no file to read"
+    assert probe(str(tmp_path)).details.endswith("holds no file in its first 3 levels")
     (tmp_path / "set" / "f.root").write_bytes(STORED_CONTENT)
     assert probe(str(tmp_path)) == ProbeResult(details="read 1024 bytes of set/f.root")
     assert probe(str(tmp_path), "set/f.root", len(STORED_CONTENT)).problem == ""
