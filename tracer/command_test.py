@@ -90,7 +90,13 @@ class CommandRequest:
 
 
 def format_test(request: CommandRequest, environment_file: str) -> str:
-    """Format the ``test.toml`` of a command."""
+    """Format the ``test.toml`` of a command.
+
+    Raises:
+        UnicodeEncodeError: a word of it is not UTF-8.
+    """
+    for text in (*request.commands, request.prepare, str(request.folder)):
+        text.encode()
     axis = request.compared_axis
     settings: dict[str, Any] = {"folder": str(request.folder), "environment_file": environment_file}
     if len(request.commands) > 1:
@@ -128,11 +134,11 @@ def _format_table(table: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value as TOML, whose basic strings are those of JSON."""
+    """Format a value as TOML, whose basic strings are those of JSON but for DEL and surrogates."""
     if isinstance(value, Mapping):
         pairs = (f"{json.dumps(name)} = {_format_value(item)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @contextmanager

@@ -53,30 +53,13 @@ def list_files(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _describe_file(file: Mapping[str, Any]) -> dict[str, Any]:
     calls, read, touched = (file.get(name) for name in ("calls", "bytes", "touched"))
-    file_map = file.get("map", {})
+    values = {"names": [], "sizes": {}, "map_missing": "", **file.get("map", {}), **file}
     return {
-        "path": file["path"],
-        "opens": file.get("opens"),
-        "calls": calls,
-        "bytes": read,
-        "touched": touched,
+        **{column.key: values.get(column.key) for column in FILE_COLUMNS},
         "times_read": read / touched if read and touched else None,
         "sequential_share": file["sequential"] / calls if calls and "sequential" in file else None,
         "median_bytes": file.get("median"),
-        "sizes": file.get("sizes", {}),
-        "read_s": file.get("read_s"),
         "mapped_bytes": file.get("mapped"),
-        "size": file.get("size"),
-        "branches_read": file_map.get("branches_read"),
-        "branches_most": file_map.get("branches_most"),
-        "branches_spanned": file_map.get("branches_spanned"),
-        "branches": file_map.get("branches"),
-        "baskets_read": file_map.get("baskets_read"),
-        "baskets_repeated": file_map.get("baskets_repeated"),
-        "over_read_bytes": file_map.get("over_read_bytes"),
-        "compression": file_map.get("compression"),
-        "names": file_map.get("names", []),
-        "map_missing": file.get("map_missing", ""),
     }
 
 

@@ -71,7 +71,7 @@ def perform(task: PayloadTask, **variables: str) -> PayloadReport:
 
 
 def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
-    request = CommandRequest(["cat 'a b' \"c\"", "sort\té"], folder=tmp_path, prepare="rm -f x")
+    request = CommandRequest(["cat 'a b' \"c\"", "sort\té😀\x7f"], folder=tmp_path, prepare="rm x")
     with written_test(request, tmp_path / "tests", {"SECRET": "x", "SHLVL": "1"}) as folder:
         variables = folder / "environment.json"
         assert json.loads(variables.read_text()) == {"SECRET": "x"}
@@ -80,11 +80,11 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
             str(folder), {}, {}, load_settings({"data_dir": tmp_path})
         ).definition
     assert not variables.exists()
-    assert definition.test.description == "Runs A: cat 'a b' \"c\"; B: sort\té"
+    assert definition.test.description == "Runs A: cat 'a b' \"c\"; B: sort\té😀\x7f"
     assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
     assert definition.axes["command"] == ("A", "B")
     assert definition.matrix.bundle == ("command",)
-    assert definition.settings["commands"] == {"A": "cat 'a b' \"c\"", "B": "sort\té"}
+    assert definition.settings["commands"] == {"A": "cat 'a b' \"c\"", "B": "sort\té😀\x7f"}
     assert "SECRET" not in str(definition.describe())
 
 
@@ -103,6 +103,8 @@ def test_only_one_thing_is_compared() -> None:
         (["--a", " ", "--b", " "], "there is no command"),
         (["--a", "true"], "needs both"),
         (["--a", "true", "--b", "true", "--", "true"], "are those of --a and --b"),
+        (["--", "cat", "caf\udce9"], "'utf-8' codec can't encode"),
+        (["--", "hadd", *50_000 * ["a"]], "the command has 100,004 characters"),
         (["--env-a", "1X=2", "--", "true"], "expected NAME=VALUE"),
         (["--runs", "3", "--a", "true", "--b", "false"], "runs until it is decided"),
     ],

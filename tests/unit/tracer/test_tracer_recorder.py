@@ -307,11 +307,8 @@ def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
     reads = [(basket.start, basket.end - basket.start) for basket in (first, last_x, first)]
     joined = describe_map(read_ranges(tree_file, *reads))["map"]
     assert (joined["names"], joined["branches"]) == (["x"], 3)
-    assert (joined["branches_read"], joined["branches_most"], joined["branches_spanned"]) == (
-        1,
-        1,
-        0,
-    )
+    assert joined["branches_read"] == joined["branches_most"] == 1
+    assert joined["branches_spanned"] == 0
     assert (joined["baskets_read"], joined["baskets_repeated"]) == (2, 1)
     assert (joined["over_read_bytes"], joined["compression"]) == (0, 2.0)
 
