@@ -163,11 +163,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compare_counts(
     settings: Settings, folder: Path, command: str, *options: str
 ) -> list[dict[str, Any]]:
-    """Run a command with strace and the recorder at once; both count the same data.
-
-    Returns:
-        rows of its files.
-    """
+    """Check that strace and the recorder count the same data; return the rows of a command's files."""
     trace = ["strace", "-ff", "-yy", "-s", "0", "-e", f"trace={_CALLS}", "-o", f"{folder}/strace"]
     line = shlex.join([*trace, "/bin/sh", "-c", command])
     done = call_command("run", settings, "--json", *options, "--", f"{line} > output.txt")

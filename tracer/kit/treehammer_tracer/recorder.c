@@ -23,7 +23,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -100,6 +99,10 @@ static __thread struct Wanted {
    if (!real)                                                                                               \
       *(void **)&real = dlsym(RTLD_NEXT, #name)
 
+#if defined __x86_64__ && defined __GLIBC__ /* symbols of any age: containers may have an older C library */
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5\n.symver dlopen, dlopen@GLIBC_2.2.5\n.symver dladdr, dladdr@GLIBC_2.2.5");
+#endif
+
 /* The entry of a table of stream functions, and its original. */
 static ssize_t (*stream_read)(FILE *, void *, ssize_t);
 static int (*stream_close)(FILE *);
@@ -144,11 +147,9 @@ static int extend_part(const char *suffix, _Atomic uint32_t *room, uint32_t most
 /* Open the log of this process; False if there is none. Called with is_busy set. */
 static int open_log(void)
 {
-   if (header || is_broken)
+   if (header || is_broken || !*folder)
       return header != NULL;
    is_broken = 1;
-   if (!*folder)
-      return 0;
    int fd = -1;
    for (int number = 0; fd < 0 && number < 100000; number++) {
       if (snprintf(log_path, sizeof log_path, "%s/%d-%d", folder, getpid(), number) >= (int)sizeof log_path)
@@ -213,7 +214,7 @@ static void forget_parent(void)
 
 static int describe_fd(int fd, struct stat *status, char *path)
 {
-   if (fstat(fd, status) != 0)
+   if (syscall(SYS_fstat, fd, status) != 0)
       return 0;
    if (S_ISSOCK(status->st_mode)) {
       union { struct sockaddr any; struct sockaddr_in v4; struct sockaddr_in6 v6; } peer = {0};
@@ -572,8 +573,7 @@ __attribute__((constructor)) static int begin(void)
    const char *name = real("TREEHAMMER_TRACE");
    int (*at_fork)(void (*)(void), void (*)(void), void (*)(void)) = dlsym(RTLD_DEFAULT, "pthread_atfork");
    is_busy = 1;
-   if (name && strlen(name) < sizeof folder)
-      strcpy(folder, name);
+   snprintf(folder, sizeof folder, "%s", name ? name : "");
    names_recordings = *folder && real("TREEHAMMER_TRACE_XROOTD");
    if (__register_atfork)
       __register_atfork(NULL, NULL, forget_parent, &__dso_handle);

@@ -26,6 +26,8 @@ _XROOTD_VARIABLES = {"XRD_PLUGIN": "libXrdClRecorder.so", "TREEHAMMER_TRACE_XROO
 SHARED_FOLDER_VARIABLE = "TREEHAMMER_SHARED_LOOPS"
 #: Optimized whatever the compiler's defaults; the checked functions are among those recorded.
 _OPTIONS = ("-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
+#: A C library before 2.34, which a container may have, keeps dlsym() in a library of its own.
+_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2", "-pthread")
 _BUILD_TIMEOUT_S = 60
 
 _MAGIC = b"HTRACE01"
@@ -57,7 +59,7 @@ def build_recorder(folder: str) -> str:
     if os.path.exists(library):
         return library
     temporary = f"{library}.{os.getpid()}"
-    command = [compiler, *_OPTIONS, "-o", temporary, SOURCE, "-ldl", "-pthread"]
+    command = [compiler, *_OPTIONS, "-o", temporary, SOURCE, *_LIBRARIES]
     try:
         os.makedirs(folder, exist_ok=True)
         if os.statvfs(folder).f_flag & os.ST_NOEXEC:
