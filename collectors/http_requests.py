@@ -321,7 +321,7 @@ def follow_redirect(url: str, location: str, visited: List[str]) -> str:
         HttpAnswerError: redirects without end, or to another protocol.
     """
     try:
-        target = urljoin(url, location)
+        target = re.sub(r"^(\w+://)[^/?#]*@", r"\1", urljoin(url, location))  # no passwords
     except ValueError:  # such as brackets without an address
         target = location
     if _parse_origin(target) is None or urlsplit(target).scheme not in _DEFAULT_PORTS:

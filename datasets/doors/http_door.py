@@ -70,6 +70,7 @@ OVERLOAD_HINT = (
 )
 
 _TLS_HINT = "The port speaks TLS: use https:// in the prefix."
+_ADDRESS_HINT = "Check host, port and scheme of its prefix, and the server's log."
 _HINTS_BY_STATUS = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 416: RANGE_HINT}
 _HINTS_BY_STATUS |= dict.fromkeys((429, 503), OVERLOAD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
@@ -450,7 +451,7 @@ def _describe_connection_error(error: Exception) -> ProbeResult:
     target = urlsplit(getattr(error, "filename", None) or "").netloc
     if not target:
         return probe
-    remedy = probe.remedy.replace("host and port of its prefix", "the redirect, and the way there")
+    remedy = probe.remedy.replace("host, port and scheme of its prefix", "the redirect and its way")
     return ProbeResult(f"redirects to {target}: {probe.problem}", remedy)
 
 
@@ -463,10 +464,11 @@ def _describe_cause(error: Exception) -> ProbeResult:
             f"the server accepts connections: {reason}", "Look into the server's log."
         )
     cause = getattr(reason, "strerror", None) or str(reason).strip() or type(reason).__name__
-    if isinstance(reason, IncompleteRead) or type(reason) is ConnectionResetError:
-        return ProbeResult(f"its answer ends early: {cause}", "Look into the server's log.")
+    is_early = isinstance(reason, IncompleteRead) or type(reason) is ConnectionResetError
     protocol = " as a web server" if isinstance(reason, (HTTPException, ValueError)) else ""
-    return ProbeResult(f"does not answer{protocol}: {cause}", "Check host and port of its prefix.")
+    problem = "its answer ends early" if is_early else f"does not answer{protocol}"
+    cause = cause if cause.isprintable() else "it sends binary data"
+    return ProbeResult(f"{problem}: {cause}", _ADDRESS_HINT)
 
 
 def _describe_tls_error(error: ssl.SSLError) -> ProbeResult:

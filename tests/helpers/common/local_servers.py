@@ -207,7 +207,7 @@ class LyingDoor(BaseHTTPRequestHandler):
             case "compressed":
                 return self.answer(200, body, Content_Encoding="gzip")
             case "closed":
-                return self.answer(302, b"", Location="http://127.0.0.1:9/f")
+                return self.answer(302, b"", Location="http://u:secret@127.0.0.1:9/f")
             case "empty" | "no-range-of-empty":
                 return self.answer(200 if kind == "empty" else 416, b"", Content_Range="bytes */0")
             case "first":  # whatever was asked for

@@ -363,9 +363,9 @@ def test_missing_credential_file_is_reported(
     assert variable in result.remedy
 
 
-def test_plain_port_behind_https_is_reported(storage: str) -> None:
-    result = probe(storage.replace("http://", "https://") + "/store", "f", 1)
-    assert "TLS" in result.problem or "web server" in result.problem
+def test_plain_port_behind_https_is_reported(storage: str, secure: str) -> None:
+    assert "speaks https" in probe(storage.replace("http://", "https://")).remedy
+    assert "scheme of its prefix" in probe(secure.replace("https://", "http://")).remedy
 
 
 @pytest.mark.parametrize("protocol", ["root", "http", "https"])
