@@ -121,7 +121,7 @@ _CODES: Mapping[S3Cause, str] = {
     _OVERLOAD: "SlowDown SlowDownRead SlowDownWrite ServiceUnavailable ServerBusy Busy Throttling "
     "ThrottlingException ThrottledException RequestLimitExceeded RequestThrottled "
     "RequestThrottledException TooManyRequests TooManyRequestsException RateLimitExceeded "
-    "BandwidthLimitExceeded QpsLimitExceeded",
+    "BandwidthLimitExceeded QpsLimitExceeded KMS.ThrottlingException",
     _STORE: "InternalError InternalFailure InternalServerError OperationAborted OperationTimedOut "
     "RequestTimeout ConditionalRequestConflict BadDigest IncompleteBody XAmzContentSHA256Mismatch "
     "XMinioServerNotInitialized InsufficientReadQuorum InsufficientWriteQuorum",
@@ -159,7 +159,7 @@ _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
 _CODE_HEADERS = ("x-minio-error-code", "x-amz-error-code", "x-ms-error-code")
 _REGION_HEADER = "x-amz-bucket-region"
 #: Words of nginx, Apache and servers in Go to a client that speaks plain HTTP.
-PLAIN_HTTP = re.compile(rb"plain HTTP (request was sent|to an SSL)|HTTP request to an HTTPS")
+PLAIN_HTTP = re.compile(rb"plain(-text| HTTP) (request|to an SSL)|HTTP request to an HTTPS")
 _EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
 #: Messages of a refusal that say more than its code, such as those of Garage; the signature was made
 #: for this request, so its time is that of the clock.
@@ -167,6 +167,7 @@ _CAUSES_BY_MESSAGE = {
     r"expired|valid yet|not yet valid|in the future|date is too old": _CLOCK,
     r"\bno such key\b|\bcredential is mal-?formed|\baccess key has length\b": _UNKNOWN_KEY,
     r"\binvalid signature\b": _SIGNATURE,
+    r"server.side encryption|\bkms:": _ENCRYPTION,
 }
 #: A text of an error in JSON, with its name.
 _JSON_TEXT = re.compile(r'"(\w+)"\s*:\s*"([^"\\]*)"')

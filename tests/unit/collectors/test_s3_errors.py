@@ -79,7 +79,7 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
         # The signature was made for this request, so keys and permissions are not to blame.
         ("AccessDenied", "Request has expired", "clock"),
         ("AccessDenied", "Request is not valid yet", "clock"),
-        ("AuthorizationQueryParametersError", "", "region"),
+        ("InvalidRequest", "The object was stored using a form of Server Side Encryption.", "key"),
         ("AuthorizationQueryParametersError", "the region 'us-east-1' is wrong", "region"),
         ("AuthorizationQueryParametersError", "the Credential is mal-formed", "refused"),
         ("AuthorizationQueryParametersError", "X-Amz-Algorithm only supports", "unsupported"),
