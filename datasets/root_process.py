@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -143,6 +144,10 @@ def _explain_end(
     text = log.read()
     tail = "\n".join(text.strip().splitlines()[-LOG_TAIL_LINES:])
     cause = describe_crash(text)
+    # The binding fails to make its own error of a text that is no UTF-8.
+    if work.file and re.search("UnicodeDecodeError|takes exactly 5 arguments", text):
+        message = "a name in it is damaged, or no UTF-8: write or copy it again"
+        return DatasetError(message, where=work.file)
     output = f". {cause}" if cause else ":\n" + indent(tail, "    ")
     if work.file and code < 0 and code != -signal.SIGKILL:
         end = signal.Signals(-code).name

@@ -84,7 +84,8 @@ def open_file(path: str, channel: TextIO, name: str = "") -> Any:
     except OSError:
         file = None
     if not file or file.IsZombie():
-        raise RequestError(path, "cannot be opened as a ROOT file: copy it again")
+        problem = "cannot be opened as a ROOT file: damaged, or not closed by its writer"
+        raise RequestError(path, f"{problem}: write or copy it again")
     if file.TestBit(ROOT.TFile.kRecovered):
         raise RequestError(path, "was not closed properly, or is damaged: write or copy it again")
     return file

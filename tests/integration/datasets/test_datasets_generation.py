@@ -137,6 +137,9 @@ def test_files_without_tree_are_refused(software: Software, tmp_path: Path) -> N
         catalogue.add("ours", [empty], software("6.40.00"))
     with pytest.raises(DatasetError, match="has no tree 'Evnts'; it has Events"):
         catalogue.add("ours", [empty], software("6.40.00"), tree="Evnts")
+    text.write_bytes(empty.read_bytes().replace(b"Events", b"\xc9vents"))
+    with pytest.raises(DatasetError, match="no UTF-8: write or copy it again"):
+        catalogue.add("ours", [text], software("6.40.00"))
     assert catalogue.names() == ()
 
 
