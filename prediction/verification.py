@@ -86,7 +86,7 @@ def build_request(group: Sequence[ReadPrediction]) -> CampaignRequest:
         "rounds": "1",
         f"twins.{RNTUPLE}" if is_rntuple else "dataset": first.dataset,
     }
-    storage, site = str(row["storage_site"] or row["site"]), str(row["site"])
+    storage, site = str(row["storage_site"]), str(row["site"])
     return CampaignRequest(
         _locate_test(row),
         axes,

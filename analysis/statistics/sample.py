@@ -195,7 +195,6 @@ class Sample:
         """
         headline: tuple[HeadlineMetric, ...] = row.get("headline", DEFAULT_HEADLINE)
         text = _select_text(row, _TEXT_COLUMNS)
-        text["storage_site"] = text["storage_site"] or text["site"]
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
         build |= _select_text(row, BUILD_FACTS)
         cpu_s: float | None = row.get("loop_cpu_s")  # the median of one pass
@@ -230,7 +229,7 @@ class Sample:
     @property
     def is_remote(self) -> bool:
         """Whether it read the storage of another site."""
-        return self.storage_site not in ("", self.site)
+        return self.storage_site != self.site
 
     def axis_value(self, axis: str) -> Scalar | None:
         """Return the value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""

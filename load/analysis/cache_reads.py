@@ -119,7 +119,7 @@ def _parse_axes(variant: Mapping[str, Any]) -> tuple[float, float, str]:
 
 def _describe_setup(columns: Mapping[str, Any], variant: Mapping[str, Any]) -> str:
     """Describe site, dataset and the axes that the comparison does not show apart."""
-    site, storage_site = columns["site"], columns["storage_site"] or columns["site"]
+    site, storage_site = columns["site"], columns["storage_site"]
     axes = (f"{name}={variant[name]}" for name in sorted({*variant} - {*_SHOWN_AXES}))
     jobs = f"jobs at {site}" if storage_site != site else ""
     return "; ".join(filter(None, (storage_site, jobs, columns["dataset"], *axes)))

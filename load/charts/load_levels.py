@@ -99,7 +99,7 @@ class LevelFinder:
 
     def find(self, row: Mapping[str, Any]) -> LoadLevel:
         """Return the level of a row with :data:`LEVEL_COLUMNS`."""
-        storage = row["storage_site"] or row["site"] or ""
+        storage = row["storage_site"] or ""
         key = (storage, row["door"] or "", row["variant"] or "", self._count_jobs(row))
         return self._levels.setdefault(key, LoadLevel(*key))
 

@@ -244,11 +244,10 @@ def _list_server_versions(
     """List the versions of each server that a campaign read from, with the last use of each."""
     versions: defaultdict[_Server, dict[str, int]] = defaultdict(dict)
     for row in table.list_servers(campaign_id):
-        column = "storage_site" if row["storage_site"] else "site"
-        place = tuple(Condition(name, "=", row[name]) for name in (column, "door"))
+        place = tuple(Condition(name, "=", row[name]) for name in ("storage_site", "door"))
         for axis, suffix in _SERVER_AXES.items():
             if version := row[axis]:
-                server = _Server(f"{row[column]}:{row['door']}{suffix}", axis, place)
+                server = _Server(f"{row['storage_site']}:{row['door']}{suffix}", axis, place)
                 last_us = versions[server].get(version, 0)
                 versions[server][version] = max(last_us, row["last_us"])
     return dict(versions)

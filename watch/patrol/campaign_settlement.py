@@ -179,7 +179,7 @@ def tally_sites(store: Store, campaign_id: str) -> dict[str, SiteTally]:
     selection = Selection(conditions=(Condition("campaign_id", "=", campaign_id),))
     for row in store.measurements(selection, _COLUMNS):
         runner = tallies[str(row["site"])]
-        storage = tallies[str(row["storage_site"] or row["site"])]
+        storage = tallies[str(row["storage_site"])]
         user, system = row["payload_user_s"], row["payload_sys_s"]
         if isinstance(user, float):
             runner.cpu_s += user + (system if isinstance(system, float) else 0.0)

@@ -25,7 +25,7 @@ COLUMNS = {
     "round": 1,
     "position": 1,
     "site": "SITE_A",
-    "storage_site": None,
+    "storage_site": "SITE_A",
     "dataset": "raw-small",
     "door": "cache",
     "server_version": "XRootD v6.2.0",
