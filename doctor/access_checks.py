@@ -19,6 +19,7 @@ from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE, USUAL_CERT_DIR, make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAMES
+from treehammer.collectors.worker.service_client import make_service_context
 from treehammer.config import PUBLIC, Settings
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.rucio.rucio_client import RucioClient, is_configured
@@ -103,8 +104,7 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
         OSError: it cannot be reached.
         ValueError: it is not a Treehammer service.
     """
-    ca = settings.service_ca_file
-    context = ssl.create_default_context(cafile=str(ca) if ca else None)
+    context = make_service_context(settings.service_ca_file)
     url = f"{settings.service_url}{API_PREFIX}/health"
     with send_request("GET", url, Deadline(_HEALTH_TIMEOUT_S), context=context) as reply:
         document = decode_json(reply.read(_MAX_HEALTH_BYTES))
@@ -140,10 +140,10 @@ def _find_proxy_problem(settings: Settings) -> str:
     Raises:
         OSError: it cannot be reached.
     """
-    url, ca = urlsplit(settings.serve_url), settings.service_ca_file
+    url = urlsplit(settings.serve_url)
     connection = HTTPConnection(url.netloc, timeout=_HEALTH_TIMEOUT_S)
     if url.scheme == "https":
-        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        context = make_service_context(settings.service_ca_file)
         connection = HTTPSConnection(url.netloc, timeout=_HEALTH_TIMEOUT_S, context=context)
     with closing(connection):
         # A form of this service, which has no effect without a session.

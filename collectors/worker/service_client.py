@@ -37,7 +37,7 @@ _MAX_REASON_LENGTH = 300
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]{1,8192}")
 
 
-class ServiceConfigError(Exception):
+class ServiceConfigError(ValueError):
     """Unusable token or certificate file; the message repeats no content of either."""
 
 
@@ -99,7 +99,7 @@ class ServiceEndpoint:
             raise ServiceConfigError("no valid token for the service")
         self.url = url.rstrip("/")
         self._token = token
-        self._tls = _build_tls_context(ca) if urlsplit(url).scheme == "https" else None
+        self._tls = make_service_context(ca) if urlsplit(url).scheme == "https" else None
 
     def post(self, records: Sequence[str], timeout_s: float) -> ServiceResponse:
         """Send records, each the text of a JSON object, within ``timeout_s`` on a fast line."""
@@ -202,9 +202,14 @@ def _make_headers(token: str) -> Dict[str, str]:
     return {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
 
 
-def _build_tls_context(ca: str) -> ssl.SSLContext:
+def make_service_context(ca: object) -> ssl.SSLContext:
+    """Make a context that trusts the authorities of a file alone; without one those of the system.
+
+    Raises:
+        ServiceConfigError: the file cannot be used.
+    """
     try:
-        return ssl.create_default_context(cafile=ca or None)
+        return ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ValueError) as error:
         plain = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
         reason = getattr(error, "strerror", "") if plain else "it contains no certificates"

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
-from treehammer.collectors.storage_access import make_tls_context
-from treehammer.collectors.worker.service_client import describe_network_error
+from treehammer.collectors.worker.service_client import describe_network_error, make_service_context
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
 from treehammer.setting_parsers import is_loopback, split_http_url
@@ -168,7 +167,7 @@ class RemoteService:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            context = make_tls_context({"SSL_CERT_FILE": self.ca_file} if self.ca_file else {})
+            context = make_service_context(self.ca_file)
             # A service does not redirect its API; the token stays with the configured address.
             with send_request(
                 "GET", url, Deadline(self.timeout_s), headers, context=context, follows=False

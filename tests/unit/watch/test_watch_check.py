@@ -234,6 +234,8 @@ def test_control_characters_do_not_reach_the_terminal(service_url: str, tmp_path
 def test_states_of_a_service_are_read(service_url: str) -> None:
     Answers.body = answer(STATE)
     assert RemoteService(service_url, 10).fetch_states(AlarmKind.SITE, SITE.name) == [SITE]
+    state = RemoteService(service_url, 10, ca_file="ca.pem").assess_service()
+    assert "ca.pem: cannot be used to verify the service (No such file" in state.summary
 
 
 def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
