@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from treehammer.codereview.comment_thread import GITHUB, GITLAB, CommentThread, describe_run
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
 from treehammer.sql.cli import pass_store
@@ -89,7 +89,7 @@ def describe_review(
 
     rows = load_headline_rows(store, Selection((campaign.id,)), DETAIL_COLUMNS)
     verdict = judge_campaign(store, campaign, rows)
-    report = judge_limits(store, campaign, time.time_ns() // 1000)
+    report = judge_limits(store, campaign, current_us())
     if not (verdict.results or verdict.problems or report.outcomes):
         raise NothingToDoError(f"{campaign.name} compares nothing and states no limit")
     store_results(store, verdict.results)

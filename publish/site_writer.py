@@ -11,7 +11,6 @@ import json
 import lzma
 import posixpath
 import re
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS
 from treehammer.analysis.comparison.verdict_text import word_verdict
 from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, Verdict
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.publish import feed
 from treehammer.publish.page_reader import PageReader
 from treehammer.publish.static_html import StaticPage, list_links
@@ -213,7 +213,7 @@ class SiteWriter:
         )
         document = {
             "treehammer": __version__,
-            "published_us": time.time_ns() // 1000,
+            "published_us": current_us(),
             **self.about,
             "pages": pages,
             "files": files,

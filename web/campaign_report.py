@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import statistics
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import BUILD_FACTS, count_hosts, natural_sort_key
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import CHECKSUM
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar
@@ -405,7 +405,7 @@ def _load_report(store: Store, campaign: CampaignRow, *further: CampaignRow) -> 
             where=campaign.name,
             hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
         )
-    created_us = time.time_ns() // 1000
+    created_us = current_us()
     sections: list[report_figures.ReportSection] = []
     for part in import_parts("report_sections"):
         sections += part.list_sections(store, (campaign, *further))

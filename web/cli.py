@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer import config
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
@@ -221,7 +221,7 @@ def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> No
         masters = load_master_keys(path, create=False) if finish else rotate_master_key(path)
         if not finish:
             old, new = map(fingerprint_master_key, (masters.previous[0], masters.current))
-            keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
+            keyring.record_rotation(f"master key {old} to {new}", now_us=current_us())
             click.echo(f"{path}: new master key {new}")
         if finish or at_once:
             _finish(settings, keyring, masters)
@@ -245,7 +245,7 @@ def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
         )
     from treehammer.sql.write.keyring import forget_previous_master_keys
 
-    revoked = keyring.revoke_keys_of(masters.previous, now_us=time.time_ns() // 1000)
+    revoked = keyring.revoke_keys_of(masters.previous, now_us=current_us())
     forget_previous_master_keys(settings.master_key_file)
     click.echo(
         f"{pluralize(len(revoked), 'key')} revoked; "
@@ -277,7 +277,7 @@ def sessions_command(settings: Settings) -> list[dict[str, Any]]:
     from treehammer.sql.write.keyring import SessionTable, session_id
 
     with opened_engine(settings.database, create=False) as engine:
-        sessions = SessionTable(engine).list_sessions(now_us=time.time_ns() // 1000)
+        sessions = SessionTable(engine).list_sessions(now_us=current_us())
     names = ("key_id", "role", "name", "address", "created_us", "expires_us")
     return [
         {"session": session_id(row), **{name: getattr(row, name) for name in names}}
@@ -293,7 +293,7 @@ def _end_sessions(
     from treehammer.sql.write import audit_trail
     from treehammer.sql.write.keyring import SessionTable
 
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
         sessions = [row for row in table.list_sessions(now_us=now_us) if matches(row)]
@@ -333,7 +333,7 @@ def create_command(
 
     name = _check_name(name, "--name")
     owner = _check_name(group.strip() or name, "--group")
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     end_us = now_us + parse_duration(expires, "--expires") * SECOND_US if expires else None
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Give another file name.")
@@ -475,12 +475,12 @@ def _revoke_tokens(
         if key_id is not None:
             # The full key is accepted instead of its identity.
             key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
-            is_new = keyring.revoke_key(key_id, now_us=time.time_ns() // 1000)
+            is_new = keyring.revoke_key(key_id, now_us=current_us())
             target = f"key {key_id} with its sessions and all tokens signed by it"
         else:
             scope, text = (CAMPAIGN_SCOPE, campaign) if campaign is not None else (JOB_SCOPE, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")
-            is_new = keyring.revoke_tokens(scope, subject, now_us=time.time_ns() // 1000)
+            is_new = keyring.revoke_tokens(scope, subject, now_us=current_us())
             target = f"tokens of {scope} {subject}"
     return f"{target} revoked" if is_new else f"{target} already revoked"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -22,6 +21,7 @@ from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS, Detail
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.read import figure_sql
@@ -110,7 +110,7 @@ def compare_now(
     label_sides = _label_by_selection if sides.axis == SELECTION_AXIS else _select_by_value
     query, detailed = label_sides(sides, loaded)
     samples = [item.sample for item in detailed]
-    comparison = compare_samples(samples, query, now_us=time.time_ns() // 1000)
+    comparison = compare_samples(samples, query, now_us=current_us())
     if all(row.verdict in ABSENT_VERDICTS for row in comparison.of_series):
         _require_other_axis(query, samples)
     return add_changes(comparison, detailed).comparison

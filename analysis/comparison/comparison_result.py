@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from treehammer.analysis.statistics.verdict import (
     INCOMPARABLE_VERDICTS,
     Verdict,
 )
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.definition.model import (
@@ -168,7 +168,7 @@ def _compare_details(
     samples = [item.sample for item in detailed]
     results = [
         add_changes(comparison, detailed)
-        for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000)
+        for comparison in compare_together(samples, queries, now_us=current_us())
     ]
     return [
         replace(result, instructions=load_counted_work(store, result.comparison.verdicts))

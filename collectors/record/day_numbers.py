@@ -1,10 +1,11 @@
-"""UTC days as whole numbers, YYYYMMDD.
+"""The time in microseconds, and UTC days as whole numbers, YYYYMMDD.
 
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
 from __future__ import annotations
 
+import time
 from datetime import date
 from functools import lru_cache
 from typing import Optional
@@ -14,6 +15,11 @@ DAY_US = 86_400_000_000
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 #: Days from 1970 to the end of the calendar.
 CALENDAR_DAYS = date.max.toordinal() - _EPOCH_ORDINAL + 1
+
+
+def current_us() -> int:
+    """Return the time in microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
 
 
 def day_to_number(day: date) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..json_documents import load_json
-from .day_numbers import DAY_US, epoch_day_to_number
+from .day_numbers import DAY_US, current_us, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
 from .operation_steps import (
     MAX_OPERATION_STEPS,
@@ -162,7 +162,7 @@ def _find_contradictions(values: Mapping[str, Any]) -> List[str]:
     problems = []
     if values["day"] != epoch_day_to_number(values["started_us"] // DAY_US):
         problems.append("day must be the UTC day of started_us, as YYYYMMDD")
-    if not FIRST_START_US <= values["started_us"] <= time.time_ns() // 1000 + MAX_AHEAD_US:
+    if not FIRST_START_US <= values["started_us"] <= current_us() + MAX_AHEAD_US:
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         problems.append(f"started_us is not from 2000 to {now}: set the node's clock, or this one")
     if values["plausible"] and values.get("implausible_reasons"):

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...collectors.job_spec import InputFile
 from ...collectors.kit.treehammer_kit.payload_task import PayloadError
+from ...collectors.record.day_numbers import current_us
 from ...collectors.record.latency_histograms import LatencyHistogram
 from ...collectors.shared_files import local_path
 from ...collectors.worker.probes.page_cache import (
@@ -176,7 +177,7 @@ def open_client(url: str) -> StorageClient:
 def _perform(load: ClosedLoop, url: str) -> Tuple[Recorder, ClosedLoopDriver]:
     client = open_client(url)
     try:
-        steps = StepClock(2 * PART_LIMIT_S, time.time_ns() // 1000)
+        steps = StepClock(2 * PART_LIMIT_S, current_us())
         recorder = Recorder(steps, CLIENTS, cores=client.cores if load.moves_files else 1)
         driver = ClosedLoopDriver(client, recorder, steps, LoadTimer(time.monotonic()))
         driver.run_loop(load, PART_LIMIT_S)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings, mask_password
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.cli import open_store, pass_store
@@ -375,7 +376,7 @@ def _change(
         if selected["dry_run"]:
             return CommandOutput(counts, remarks=["dry run: nothing was changed"])
         change = maintenance.DatabaseChange(
-            action, scope, local_actor(), time.time_ns() // 1000, reason, title
+            action, scope, local_actor(), current_us(), reason, title
         )
         changed = store.apply_change(change)
     return CommandOutput(counts, remarks=[f"{pluralize(changed, 'measurement')} {outcome}"])

@@ -14,13 +14,13 @@ import getpass
 import os
 import secrets
 import socket
-import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ForeignCampaignError
@@ -83,7 +83,7 @@ def make_local_sender(owner: str = LOCAL_OWNER) -> Sender:
     Args:
         owner: group that gets the campaigns without an owner.
     """
-    return Sender(LOCAL_OWNER, owner, "-", time.time_ns() // 1000, acts_for_all=True)
+    return Sender(LOCAL_OWNER, owner, "-", current_us(), acts_for_all=True)
 
 
 @dataclass(frozen=True)

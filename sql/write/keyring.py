@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
 from treehammer.errors import ConfigError, StoreError, TokenError
@@ -384,7 +384,7 @@ def describe_key_state(row: AccessKeyRow, masters: MasterKeys | None) -> str:
         return "master key missing"
     if masters.find(row.master_key_fingerprint) is None:
         return "other master key"
-    if row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
+    if row.expires_us is not None and row.expires_us < current_us():
         return "expired"
     is_previous = masters.is_previous(row.master_key_fingerprint)
     return "active, previous master key" if is_previous else "active"

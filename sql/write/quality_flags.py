@@ -13,7 +13,6 @@ actual time of the damage is unknown.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -22,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record import plausibility
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
 from treehammer.collectors.record.plausibility import SEPARATOR
@@ -65,7 +65,7 @@ def make_flags(values: dict[str, Any]) -> list[FlagRow]:
         values: as a database returns them; ``plausible`` and ``implausible_reasons`` are set to what
             speaks against the measurement since it was recorded.
     """
-    first_us = _now_us()
+    first_us = current_us()
     flags = [
         FlagRow(str(values["measurement_id"]), kind, why, set_by, first_us + place)
         for place, ((kind, set_by), why) in enumerate(_find_reasons(values).items())
@@ -154,7 +154,7 @@ def flag_measurements(
     """
     reason = reason[: MAX_TEXT - len(f"{kind}: ")]
     unflagged = sa.select(measurement.c.measurement_id).where(selected, sa.not_(_has_flag(kind)))
-    set_us = _now_us()
+    set_us = current_us()
     ids = connection.scalars(unflagged).all()
     add_flags(connection, [FlagRow(id_, kind, reason, set_by, set_us) for id_ in ids])
     return len(ids)
@@ -192,10 +192,6 @@ def _apply_flags(connection: Connection, ids: Collection[str]) -> None:
         of_id = measurement.c.measurement_id == sa.bindparam("id_")
         connection.execute(sa.update(measurement).where(of_id), changes)
     rollups.rebuild_rollups(connection, owners)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow]) -> int:

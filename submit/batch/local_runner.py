@@ -31,6 +31,7 @@ import psutil
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, RETRY_EXIT_CODE, JobState
 from treehammer.collectors.json_documents import format_json
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.shared_files import is_locked
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
@@ -225,7 +226,7 @@ class QueueRunner:
         sandbox = self.queue.locate(job.batch_id) / f"attempt-{attempt.number}"
         used_slots = {worker.slot for worker in self.workers.values()}
         slot = next(n for n in range(1, len(used_slots) + 2) if n not in used_slots)
-        ran_s = (_now_us() - attempt.started_us) / 1e6
+        ran_s = (current_us() - attempt.started_us) / 1e6
         start_s = time.monotonic() - ran_s
         self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, start_s)
         return worker
@@ -255,7 +256,7 @@ class QueueRunner:
         """
         earlier = job.status.attempts
         number = max((job.previous_attempts, *(attempt.number for attempt in earlier))) + 1
-        attempt = AttemptStatus(number, JobState.RUNNING, _now_us(), 0, None, "")
+        attempt = AttemptStatus(number, JobState.RUNNING, current_us(), 0, None, "")
         sandbox, reason = self.queue.locate(job.batch_id) / f"attempt-{number}", ""
         with ExitStack() as files:
             try:
@@ -352,10 +353,6 @@ def _fill_sandbox(sandbox: Path, files: ExitStack) -> tuple[IO[str], IO[bytes], 
     fcntl.flock(lock, fcntl.LOCK_EX)
     out, err = ((sandbox / f"worker.{name}").open("wb") for name in ("out", "err"))
     return lock, files.enter_context(out), files.enter_context(err)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def _describe_kill(code: int | None) -> str:

@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
-from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.record.day_numbers import DAY_US, current_us
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.errors import TreehammerError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
@@ -366,7 +366,7 @@ def _wait_until_final(
 
 def _make_removed_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
     """Return the last attempt of a removed job with the reason; a new one if it never started."""
-    state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
+    state, now_us = JobState.CANCELLED.value, current_us()
     if last is None or last.state != state:
         number = last.number + 1 if last else 1
         last = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
@@ -399,7 +399,7 @@ def campaigns_older_than(
     tracker: CampaignTracker, settings: Settings, days: float
 ) -> Iterator[CampaignRow]:
     """Yield campaigns of that age whose folders are no longer needed."""
-    limit = time.time_ns() // 1000 - days * DAY_US
+    limit = current_us() - days * DAY_US
     stored_campaigns = list_stored_campaigns(settings)
     for row in tracker.store.campaigns():
         is_old = row.id in stored_campaigns and row.created_us <= limit

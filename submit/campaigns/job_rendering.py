@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +20,7 @@ from pathlib import Path
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, SHARED_LOOPS_VARIABLE, TOKEN_FILE
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.s3_signing import CREDENTIALS_VARIABLE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
@@ -145,7 +145,7 @@ def render_jobs(
         if service is None:
             return {}
         life_s = token_lives[job.site.name, job.lane]
-        expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
+        expires_us = current_us() + round(life_s * 1e6)
         return {
             TOKEN_FILE: service.write_token(folder, plan.campaign_id, job.spec.job_id, expires_us)
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from treehammer.collectors.job_spec import (
     TOKEN_VARIABLE,
     ServiceSpec,
 )
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.worker.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
@@ -125,7 +125,7 @@ def check_service(settings: Settings, options: SubmissionOptions) -> list[str]:
     reporting = reporting_for_submission(settings, options)
     if reporting is None or reporting.key is None:
         return []
-    until_us = time.time_ns() // 1000 + 60_000_000
+    until_us = current_us() + 60_000_000
     token = mint_job_token(reporting.key, "none", "none", until_us)
     answer = _open_service(reporting, token).post([], _CHECK_TIMEOUT_S)
     if answer.status in (401, 403):
@@ -233,7 +233,7 @@ def make_token_renewal(
             return unchanged
         # Jobs run one after the other in the worst case.
         life_s = grid_deadline_s(positions[job_id], 1, wall_s, Pace())
-        expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
+        expires_us = current_us() + round(life_s * 1e6)
         token = reporting.write_token(folder, campaign_id, job_id, expires_us)
         return {**unchanged, **shared, TOKEN_FILE: token}
 

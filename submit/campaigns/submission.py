@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.analysis.status.site_uses import EVERY_SITE
 from treehammer.collectors.job_spec import LOCAL_BATCH, LOOPS_FOLDER, JobState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
@@ -110,7 +111,7 @@ def submit_plan(
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.
         store.add_campaign(
-            replace(campaign, created_us=time.time_ns() // 1000),
+            replace(campaign, created_us=current_us()),
             rows,
             permit,
             key_id=service.key.key_id if service and service.key else "",

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.json_documents import format_json, parse_json
-from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.record.day_numbers import DAY_US, current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
@@ -87,7 +87,7 @@ class CampaignTracker:
         self,
         store: Store,
         batch_system: Callable[[str], BatchSystem],
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        now_us: Callable[[], int] = current_us,
         under_way: Callable[[str], bool | None] = lambda _: None,
         upload: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
         guard: Callable[[CampaignTracker, CampaignRow], list[str]] = lambda *_: [],

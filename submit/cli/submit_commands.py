@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treehammer.analysis.cli.result_commands import verbose_option
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, StoreError
 from treehammer.hctests.cli import definition_options
@@ -261,7 +261,7 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     from treehammer.analysis.cli.comparison_output import print_limits
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
 
-    report = judge_limits(store, campaign, time.time_ns() // 1000)
+    report = judge_limits(store, campaign, current_us())
     if output_form() == TABLE:
         click.echo()
         print_limits(report)

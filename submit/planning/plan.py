@@ -17,6 +17,7 @@ from typing import Any
 
 from treehammer.analysis.statistics.verdict import SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.sql.core.campaign_plan import (
@@ -253,7 +254,7 @@ def make_plan(
         DefinitionError: the payload needs software that no node has by itself.
     """
     document = _describe_request(pinned, sites, watches)
-    created_us = request.created_us or time.time_ns() // 1000
+    created_us = request.created_us or current_us()
     identity = hash_values(
         created_us, pinned.repository, pinned.commit, pinned.hashes, document.to_json()
     )

@@ -5,7 +5,6 @@ A request selects sites, less those that may not be used; the test selects doors
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from types import MappingProxyType
 
 from treehammer.analysis.status.site_uses import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.storage_access import READ, STAGE, find_limit
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_nearest, suggest_word
@@ -103,7 +103,7 @@ def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
 
 def read_uses(store: Store, settings: Settings) -> SiteUses:
     """Read the present uses of sites from an open database."""
-    return refresh_uses(store, settings.status_rules, time.time_ns() // 1000)
+    return refresh_uses(store, settings.status_rules, current_us())
 
 
 def select_usable_sites(

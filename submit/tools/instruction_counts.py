@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import TIMED, ExecutionLimits, ExecutionSpec, JobSpec
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.worker.child_processes import StopSignals, run_forked
 from treehammer.collectors.worker.run import payload_process
 from treehammer.collectors.worker.run.execution import Execution
@@ -145,7 +145,7 @@ def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
     test_hash, variant = str(identity["test_hash"]), str(identity["variant"])
     dataset_hash = str(identity["dataset_hash"] or "")
     count_id = hash_values(test_hash, variant, dataset_hash, read.events)[:32]
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     libraries: Counter[str] = Counter()
     for (library, _), count in read.instructions.items():
         libraries[library] += count

@@ -13,13 +13,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.json_documents import format_json, parse_document
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.root_releases import check_unknown_wheels
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.collectors.software.providers import parse_software_request
@@ -116,7 +116,7 @@ class BisectionState:
     @classmethod
     def start(cls, question: BisectionQuestion) -> BisectionState:
         """Start a search."""
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         text = format_json([now_us, question], sort_keys=True)
         return cls(hashlib.sha256(text.encode()).hexdigest()[:12], now_us, question)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
@@ -47,7 +47,7 @@ def list_downtimes(_settings: Settings, store: Store, /, show_all: bool) -> list
     from treehammer.sql.core import subjects
     from treehammer.watch.store import state_history
 
-    ends_after_us = 0 if show_all else time.time_ns() // 1000
+    ends_after_us = 0 if show_all else current_us()
     return [
         {
             **asdict(row),
@@ -87,7 +87,7 @@ def import_downtimes(
     from treehammer.watch.downtimes import downtime_documents
     from treehammer.watch.store.state_history import replace_downtimes
 
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     pairs = [text.partition("=") for text in mapped]
     if not all(name and site for name, _, site in pairs):
         raise click.UsageError("--map expects NAME=SITE.")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.program_output import SystemdNotifier, log_to_stderr
@@ -95,7 +96,7 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
     from treehammer.watch.patrol.patrol_service import open_patrol, run_patrol
 
     content = _read_file(file, settings)
-    until_s = parse_end(until, time.time_ns() // 1000) / 1e6 if until else None
+    until_s = parse_end(until, current_us()) / 1e6 if until else None
 
     def wait() -> None:
         if once:

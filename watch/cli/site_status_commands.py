@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.analysis.status.site_uses import WORST_FIRST, SiteState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli import open_store, pass_store
@@ -126,7 +126,7 @@ def status(
             hint="Runs count from the end of the step in which they end (step of the rules, "
             "5 minutes). Then evaluate again: treehammer sites evaluate",
         )
-    age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
+    age_s = (current_us() - evaluation.evaluated_us) / SECOND_US
     old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
     time_text = format_time(evaluation.evaluated_us)
     summary = f"evaluated {time_text} UTC{old} by rules {evaluation.version}"
@@ -175,7 +175,7 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
 
     rules = load_status_rules(rules_file or settings.status_rules)
     with open_store(settings) as store:
-        update = update_states(store, time.time_ns() // 1000, rules)
+        update = update_states(store, current_us(), rules)
     gone = f", {len(update.superseded)} superseded" if update.superseded else ""
     output = _describe_changes(
         update.changes,
@@ -251,7 +251,7 @@ def override(
     from treehammer.sql.write.audit_trail import local_actor
     from treehammer.watch.store.state_history import add_override
 
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     until_us = parse_end(until, now_us)
     subject, kind = _name_overridden(site, kind, door)
     row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
@@ -324,7 +324,7 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
     from treehammer.sql.write.audit_trail import local_actor
     from treehammer.watch.store.state_history import end_overrides
 
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     subject, kind = _name_overridden(site, kind, door)
     with open_store(settings) as store:
         if not end_overrides(store, subject, kind, now_us=now_us, who=who or local_actor()):
@@ -339,4 +339,4 @@ def evaluate_again(store: Store, settings: Settings) -> None:
     from treehammer.watch.states.site_status import update_states
     from treehammer.watch.states.status_rules import load_status_rules
 
-    update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
+    update_states(store, current_us(), load_status_rules(settings.status_rules))

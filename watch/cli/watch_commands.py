@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, StoreError, TreehammerError, require_packages
 from treehammer.sql.cli import open_store, pass_store
@@ -195,7 +195,7 @@ def notify_command(settings: Settings) -> CommandOutput:
 
     with open_store(settings) as store:
         rules = load_status_rules(settings.status_rules)
-        events = record_events(store, rules, time.time_ns() // 1000)
+        events = record_events(store, rules, current_us())
     rows = [
         {"happened": format_minute(event.happened_us), **event.to_event_document()}
         for event in events
@@ -333,7 +333,7 @@ def _check_limits(settings: Settings, campaign: str, url: str | None, form: str)
 
     with open_store(settings) as store:
         row = store.campaign(campaign)
-        report = judge_limits(store, row, time.time_ns() // 1000)
+        report = judge_limits(store, row, current_us())
     if not report.outcomes and form != JSON:
         return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
     comparison_output.print_limits(report, form)
@@ -353,7 +353,7 @@ def _load_states(
         return remote.fetch_states(kind, name)
     from treehammer.watch.alarms import alarm_overview
 
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     with open_store(settings) as store:
         if kind is None:
             return alarm_overview.assess_all(store, now_us)

@@ -8,13 +8,13 @@ the budget of each site.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import StateEvidence
@@ -86,7 +86,7 @@ class StateChangeQuery(PageQuery):
 )
 def alarm_page(request: PageRequest[AlarmQuery]) -> PageContent:
     """List the states, worst first; with ``kind`` and ``name`` only one, with its figures."""
-    query, now_us = request.query, time.time_ns() // 1000
+    query, now_us = request.query, current_us()
     if query.kind:
         kind = AlarmKind(query.kind)
         states = [alarm_overview.assess_subject(request.store, kind, query.name, now_us)]

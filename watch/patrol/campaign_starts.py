@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from treehammer.analysis.status.site_uses import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.collectors.json_documents import format_json, parse_json
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
@@ -431,7 +431,7 @@ def list_next_starts(
     Raises:
         TreehammerError: a site is unknown, or the test cannot be fetched or has mistakes.
     """
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     sites = select_entry_sites(entry, settings)
     select_comparison_sites(entry, settings, SiteUses({}))
     commit = finder.head_commit(entry, now_us)

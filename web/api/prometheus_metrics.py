@@ -31,6 +31,7 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.analysis.descriptive.peer_comparison import COMPARED_DAYS, compare_all_sites
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.read import overview_queries
@@ -206,7 +207,7 @@ def metrics_view(store: Store, _request: Request) -> Response:
         families[name] = kind(f"treehammer_{name}", text, labels=labels)
     # A gauge may not have the label ``quantile``.
     families["site_read_latency_seconds"].type = "unknown"
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     listed = (_count_outcomes, _list_performances, *(part.list_samples for part in parts))
     for list_samples in listed:
         for name, labels, value in list_samples(store, now_us):

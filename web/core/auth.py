@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import ConfigError, StoreError, TokenError
 from treehammer.sql.core.access_keys import ADMIN, AccessGrant, AccessList, MasterKeys, verify_token
@@ -54,7 +55,7 @@ class AccessControl:
         reading_open: bool = False,
         user_header: str = "",
         load_masters: Callable[[], MasterKeys] | None = None,
-        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        now_us: Callable[[], int] = current_us,
     ) -> None:
         self.reading_open = reading_open
         self._user_header = user_header
@@ -229,7 +230,7 @@ def make_sender(request: Request, grant: AccessGrant) -> Sender:
         key_id=grant.key_id,
         owner=grant.owner,
         address=address[:MAX_WORD] or "-",
-        received_us=time.time_ns() // 1000,
+        received_us=current_us(),
         acts_for_all=grant.role == ADMIN,
         is_job=grant.job_id is not None,
     )

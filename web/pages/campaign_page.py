@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.subjects import split_door_label
@@ -94,7 +94,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
     """Build the page; ``?part=progress`` selects the part that changes during jobs."""
     store, query = request.store, request.query
     campaign = campaign_queries.load_campaign(store, query.campaign_id)
-    count = count_campaign(store, campaign.id, time.time_ns() // 1000)
+    count = count_campaign(store, campaign.id, current_us())
     progress = CampaignProgress(store, campaign, count)
     sites = campaign_tables.build_site_table(campaign, count)
     failures = campaign_tables.build_failure_table(
@@ -115,7 +115,7 @@ def campaign_page(request: PageRequest[campaign_tables.CampaignQuery]) -> PageCo
             text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
             limits = replace(limits, empty_text=text)
         else:
-            limits = make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
+            limits = make_limit_table(judge_limits(store, campaign, current_us()))
     jobs, job_count = campaign_tables.build_job_table(store, query)
     pages = count_pages(job_count, campaign_tables.JOBS_PER_PAGE)
     facts = list(_describe_provenance(store, campaign))

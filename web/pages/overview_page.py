@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -23,6 +22,7 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.day_outcomes import DAY_GRADES, DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_uses import SiteState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.write.store import Store
@@ -150,7 +150,7 @@ def overview_page(request: PageRequest[OverviewQuery]) -> PageContent:
     )
     sections = (
         ui.Live(
-            ui.Paragraph(f"As of {format_time(time.time_ns() // 1000)}", look="quiet under"),
+            ui.Paragraph(f"As of {format_time(current_us())}", look="quiet under"),
             ui.Tiles(list(_list_tiles(overview))),
             address=link_to_same_page(),
             every_s=REFRESH_INTERVAL_S,

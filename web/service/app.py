@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings, load_settings
 from treehammer.errors import StoreError
@@ -171,7 +171,7 @@ class _ApiEndpoints:
 
 
 def _describe_health(status: Literal["ok", "unavailable"]) -> dict[str, Any]:
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     return responses.Health(status=status, version=__version__, time_us=now_us).model_dump()
 
 

@@ -29,6 +29,7 @@ from treehammer.collectors.job_spec import (
     MEASUREMENTS_PATH,
     STARTS_PATH,
 )
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import REFUSE, make_entry
@@ -272,7 +273,7 @@ class AuditJournal:
         if not self._counts:
             return
         counts, self._counts = self._counts, Counter()
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         try:
             entries = [event.make_entry(count, now_us) for event, count in counts.items()]
             await asyncio.to_thread(self._write, entries)

@@ -118,11 +118,6 @@ def compare_snapshots(before: NodeSnapshot, after: NodeSnapshot) -> NodeFacts:
     }
 
 
-def now_us() -> int:
-    """Return the time in microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
-
-
 def detect_container() -> Optional[str]:
     """Detect the container or virtual machine that this process runs in."""
     for variable in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):

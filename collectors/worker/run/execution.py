@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Callable, NamedTuple, Optional, Sequence, Union
 
 from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
+from ...record.day_numbers import current_us
 from ...record.measurement_record import Measurement, make_measurement_id
 from ...record.outcome import ExecutionError, Failure
 from ...s3_signing import mask_signatures
@@ -105,7 +106,7 @@ class Execution:
 
     def start(self) -> None:
         """Note the time and the state of the node before the execution."""
-        self._started_us, self._start = node_state.now_us(), time.monotonic()
+        self._started_us, self._start = current_us(), time.monotonic()
         self._before = node_state.take_snapshot(self._context.cgroup)
 
     def attempt(self, step: Callable[[], object]) -> bool:
@@ -205,7 +206,7 @@ class Execution:
         """
         assert self._prepared is not None
         context = self._context
-        kills, started_us = context.cgroup.oom_kills(), node_state.now_us()
+        kills, started_us = context.cgroup.oom_kills(), current_us()
         log = os.path.join(context.output, "logs", self._name)
         mask = mask_signatures if self._prepared.has_signatures else None
         with BoundedLog(f"{log}.out", mask=mask) as out, BoundedLog(f"{log}.err", mask=mask) as err:

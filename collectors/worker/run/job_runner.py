@@ -16,13 +16,13 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from ....verticals import import_parts
 from ...job_spec import PAIRED, JobSpec
 from ...json_documents import DocumentError
+from ...record.day_numbers import current_us
 from ...record.measurement_record import Measurement
 from ...record.metric_catalogue import INSTRUMENT_VERSION, RECORD_VERSION
 from ...record.outcome import FAILURE_CLASSES
 from ...shared_files import write_atomically
 from ..child_processes import StopSignals, print_line
 from ..outbox import describe_upload_problems
-from ..probes import node_state
 from ..probes.node_state import measure_calibration
 from ..probes.storage_door import DoorLock
 from ..uploader import Uploader
@@ -314,7 +314,7 @@ class AttemptReport:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._path = os.path.join(context.output, ATTEMPT_FILE)
-        self._started_us = node_state.now_us()
+        self._started_us = current_us()
         self._ended_us: Optional[int] = None
         self._records: List[str] = []
         self._failures: Counter[str] = Counter()
@@ -330,7 +330,7 @@ class AttemptReport:
 
     def finish(self) -> bool:
         """Write the final state; True when every execution ran without failure."""
-        self._ended_us = node_state.now_us()
+        self._ended_us = current_us()
         self.write()
         return not self._failures and len(self._records) == len(self._context.job.executions)
 

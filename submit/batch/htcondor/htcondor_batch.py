@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.config import Settings
@@ -236,7 +237,7 @@ class HTCondorBatch(FolderBatch[Submission]):
             BatchError: HTCondor does not answer, and a log is missing or incomplete.
         """
         groups = self._read_logs(batch_ids)
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         doubtful = [(log, procs) for log, procs in groups if log.needs_schedd(procs, now_us)]
         unknown: set[str] = set()
         try:
@@ -311,7 +312,7 @@ class HTCondorBatch(FolderBatch[Submission]):
                     vanished.setdefault(log, []).append(proc)
         unknown = self._ask_history(vanished)
         for log, _ in groups:
-            log.confirmed_us = time.time_ns() // 1000
+            log.confirmed_us = current_us()
         return unknown
 
     def _fetch_queue(self, groups: Sequence[ClusterJobs]) -> dict[int, dict[int, ClassAdValues]]:

@@ -6,14 +6,13 @@ In the story one site breaks, and the other reads its storage.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.day_numbers import DAY_US, current_us, epoch_day_to_number
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.collectors.record.measurement_record import (
     IDENTITY_COLUMNS,
@@ -417,7 +416,7 @@ def make_recent_runs(
     sites: Mapping[str, bool], count: int = 12, minutes: int = 10
 ) -> Iterator[Measurement]:
     """Make runs of two tests at good and failing sites, one every few minutes until now."""
-    now_h = (time.time_ns() // 1000 - STORY_US) / HOUR_US
+    now_h = (current_us() - STORY_US) / HOUR_US
     for site, good in sites.items():
         for number in range(count):
             hours = now_h - (number + 1) * minutes / 60
@@ -427,7 +426,7 @@ def make_recent_runs(
 
 def make_recent_outcomes(sites: Mapping[str, Sequence[int]], **values: Any) -> list[Measurement]:
     """Make good and failed measurements of sites that ended twenty minutes ago."""
-    ended_us = time.time_ns() // 1000 - HOUR_US // 3
+    ended_us = current_us() - HOUR_US // 3
     return [
         make_measurement(
             f"{site}-{number}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from plan_factory import SHELL_TEST, FakeBatch, make_grid_plan, make_grid_site, make_settings
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.write.store import Store
@@ -48,7 +48,7 @@ class PolledCampaign:
     def end_job(
         self, job: JobRow, state: JobState, *, number: int = 1, event: BatchEvent | None = None
     ) -> None:
-        us = time.time_ns() // 1000 - 600 * 10**6
+        us = current_us() - 600 * 10**6
         attempt = AttemptStatus(number, state, us, us + 1, 1, "it ended", event)
         self.batch.set_status(job.batch_id, state, attempt)
 

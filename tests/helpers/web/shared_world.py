@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -20,7 +19,7 @@ from typing import Any
 from measurement_factory import build_change_point, make_campaign_row, make_job_row
 from simulated_campaign import build_record
 
-from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
+from treehammer.collectors.record.day_numbers import DAY_US, current_us, day_to_number
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
@@ -60,7 +59,7 @@ class SharedWorld:
     """
 
     store: Store
-    now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    now_us: int = field(default_factory=current_us)
     dice: Random = field(default_factory=lambda: Random(7))
 
     def fill(self) -> None:

@@ -29,6 +29,7 @@ from small_disk import SmallDisk, mounted_small_disk
 from store_helpers import write_export
 
 from treehammer import config
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.engine.database_backup import back_up_database, recover_database
 from treehammer.sql.read.query_model import Selection
@@ -226,7 +227,7 @@ def test_service_survives_clock_jumps(authority: CertificateAuthority, tmp_path:
     url = f"sqlite:///{tmp_path / 'results.db'}"
     service = RunningService(tmp_path, url, authority, clock=clock)
     key = service.make_key()
-    soon_us = time.time_ns() // 1000 + 3600 * 1_000_000
+    soon_us = current_us() + 3600 * 1_000_000
     token = mint_job_token(key, "campaign", "job", soon_us)
     service.start()
     crowd = ClientCrowd([service], key.text)
@@ -337,7 +338,7 @@ def test_master_key_is_rotated_without_a_restart(
     settings = config.load_settings(
         {"data_dir": tmp_path / "data", "database": url}, environ={}, folder=tmp_path
     )
-    job_token = mint_job_token(old, "campaign", "job", time.time_ns() // 1000 + 10**10)
+    job_token = mint_job_token(old, "campaign", "job", current_us() + 10**10)
     service.start()
 
     def status_of(token: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +22,7 @@ from tiny_dataset import raw_spec
 
 from treehammer import config
 from treehammer.collectors.cache_info import parse_cache_info
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -392,7 +392,7 @@ def test_patrol_finds_a_slow_release_of_a_server(
         wait_until(lambda: has(count_finished), f"a campaign with {OLD}")
         versions = upgrade_server(storage.box, "SITE_A", "patrolled", slow_release, print)
         assert versions == (OLD, NEW)
-        upgraded_us = time.time_ns() // 1000
+        upgraded_us = current_us()
         wait_until(lambda: has(lambda: list_regressions(store)), "an event")
         (event,) = list_regressions(store)
         occasions = [start.occasion for start in reversed(load_report(store).starts)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from polling import wait_until
 
 from treehammer import config
 from treehammer.analysis.status.site_uses import Usability
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
@@ -143,7 +143,7 @@ def test_broken_site_gets_probes_until_it_recovers(
 
         story.broken.unlink()
         run_until(is_in_use("SITE_B", Usability.USABLE), "probes let SITE_B recover")
-        recovered_us = time.time_ns() // 1000
+        recovered_us = current_us()
         run_until(
             lambda reader: (
                 list_campaigns(reader, "SITE_B", probes=False)[0].created_us > recovered_us

@@ -30,6 +30,7 @@ from monitoring_servers import (
 from service_process import serve_folder
 from simulated_campaign import START_US, add_campaign
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
 from treehammer.sql.write.store import Store
 from treehammer.watch.alarms.release_checks import record_rerun, requested_reruns, watch_campaigns
@@ -82,7 +83,7 @@ def fill_database(folder: Path) -> None:
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         outcomes = {site: counts for site, (_, *counts) in SITES.items()}
         store.add(make_recent_outcomes(outcomes, axis_root="6.40.00"))
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         down = DowntimeRow(
             "d1", "test", "SITE_DOWN", "", now_us - 4_800_000_000, now_us + 3_600_000_000,
             "outage", "power cut", "", now_us,
@@ -105,7 +106,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, 
 
 
 def repair_site(store: Store, site: str) -> None:
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     override = OverrideRow(
         "o1", site, "", "ok", "tester", "repaired", now_us, now_us + 3_600_000_000
     )

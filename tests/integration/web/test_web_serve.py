@@ -19,6 +19,7 @@ from command_forker import run_command
 from measurement_factory import make_measurement
 from service_load import exchange_request, pack_measurements
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.access_keys import mint_job_token, parse_key
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring, load_master_keys
@@ -98,7 +99,7 @@ def test_serve_stores_measurements_and_ends_in_time(administrator: Administrator
     )
     assert made.returncode == 0, made.stderr
     key = parse_key(file.read_text())
-    token = mint_job_token(key, "campaign", "job", time.time_ns() // 1000 + 10**9)
+    token = mint_job_token(key, "campaign", "job", current_us() + 10**9)
     process = administrator.serves()
     connection = administrator.connection()
     measurement = make_measurement(extras={"a": 1.0})

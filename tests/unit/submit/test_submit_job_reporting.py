@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from treehammer.collectors.job_spec import (
     TOKEN_PLACEHOLDER,
     TOKEN_VARIABLE,
 )
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.worker.service_client import ServiceEndpoint, ServiceResponse
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError
@@ -239,9 +239,7 @@ def granted(token: str) -> access_keys.AccessGrant:
         KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER), "x"
     )
     access = access_keys.AccessList({KEY.key_id: row})
-    return access_keys.verify_token(
-        token, access, access_keys.MasterKeys(MASTER), time.time_ns() // 1000
-    )
+    return access_keys.verify_token(token, access, access_keys.MasterKeys(MASTER), current_us())
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -26,6 +25,7 @@ from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 from treehammer import config
 from treehammer.analysis.comparison.comparison_result import compare_campaign_commits
 from treehammer.collectors.json_documents import format_json
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, InvalidDocumentError, PatrolFileError
@@ -389,7 +389,7 @@ def make_start(occasion: str, campaign: str, request: PatrolRequest) -> PatrolSt
 def test_failing_payloads_are_named_as_failures_of_the_campaign(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.add_campaign(make_campaign_row(created_us=time.time_ns() // 1000), [])
+    store.add_campaign(make_campaign_row(created_us=current_us()), [])
     add_jobs(store, "J", "J", ["payload", "payload", "", "lost"])
     # Their queue was removed with its folder.
     store.set_jobs(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US, add_campaign
 
 from treehammer import config
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import Settings
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.write.store import Store
@@ -54,7 +54,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     result = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
     with Store.open(result.database) as store:
         store.add(make_recent_outcomes({site: counts for site, (_, *counts) in SITES.items()}))
-        assert update_states(store, time.time_ns() // 1000, load_shipped_rules()).recorded
+        assert update_states(store, current_us(), load_shipped_rules()).recorded
         add_campaign(store, "nightly", 0.08)
         watch_campaigns(store, START_US)
     return result
@@ -188,7 +188,7 @@ def test_events_are_listed_with_links_to_their_evidence(
     settings: Settings, service: ServiceThread
 ) -> None:
     with Store.open(settings.database) as store:
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         rules = load_shipped_rules()
         events = record_events(store, rules, now_us)
         assert {event.subject for event in events} == {"SITE_WARN", 'SITE <b>"CRIT" |Ä'}
@@ -224,12 +224,12 @@ def fill_patrol(url: str) -> None:
             if not number:
                 starts.settle(start, {"SITE_A": SiteCharge(300.0, 10**7)})
         starts.note_existing("idea", {"tag:1": ""})
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         override = OverrideRow(
             "", "SITE_A", "site", "critical", "ada", "50% <failed>", now_us, 2 * now_us
         )
         add_override(store, override)
-        update_states(store, time.time_ns() // 1000, load_shipped_rules())
+        update_states(store, current_us(), load_shipped_rules())
 
 
 def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) -> None:
@@ -261,7 +261,7 @@ def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) ->
 
 def fill_sites(store: Store, sites: dict[str, bool]) -> None:
     """Add runs of the last four hours, good or all failed, and evaluate the states."""
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     jobs = [make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)]
     store.add_campaign(make_campaign_row(), jobs)
     store.add(make_recent_runs(sites, 16, 15))
@@ -311,14 +311,14 @@ def test_a_central_event_is_announced(pages: ServiceThread) -> None:
 
 def test_use_follows_states_on_pages_and_in_metrics(pages: ServiceThread) -> None:
     """One site works, one fails, and the storage and a door of others are excluded."""
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     pages.store.add(make_recent_runs({"SITE_A": True, "SITE_B": False, "SITE_C": True}))
     override = OverrideRow(
         "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
     )
     add_override(pages.store, override)
     add_override(pages.store, replace(override, site="SITE_A:https", subject_kind="door"))
-    update_states(pages.store, time.time_ns() // 1000, load_shipped_rules())
+    update_states(pages.store, current_us(), load_shipped_rules())
     uses = {
         ("SITE_A", "jobs"): "usable",
         ("SITE_A", "storage"): "usable",

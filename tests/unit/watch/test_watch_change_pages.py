@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
@@ -27,7 +26,7 @@ from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, make_service_settings, run_service
 
 from treehammer.cli import cli
-from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.record.day_numbers import current_us, day_to_number
 from treehammer.config import load_settings
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
@@ -334,7 +333,7 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
 
 
 def test_digest_lists_sites_that_failed_and_a_central_event_once(pages: ServiceThread) -> None:
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     changes = [
         StatusChangeRow(
             id="",

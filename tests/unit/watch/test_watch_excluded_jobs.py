@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from polled_campaign import PolledCampaign
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent
@@ -23,11 +23,11 @@ class Scene(PolledCampaign):
     """Campaign whose first site people exclude."""
 
     def override(self, state: str, door: str = "") -> None:
-        now_us = time.time_ns() // 1000
+        now_us = current_us()
         subject = (f"SITE_A:{door}", "door") if door else ("SITE_A", "")
         row = OverrideRow("", *subject, state, "ada", "disk burns", now_us, 2 * now_us)
         state_history.add_override(self.store, row)
-        update_states(self.store, time.time_ns() // 1000, load_shipped_rules())
+        update_states(self.store, current_us(), load_shipped_rules())
 
 
 def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
@@ -52,7 +52,7 @@ def test_failing_site_is_found_by_the_rules_and_its_queue_is_removed(
 
 def test_running_jobs_go_on_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path, store)
-    started_us = time.time_ns() // 1000
+    started_us = current_us()
     running = AttemptStatus(1, JobState.RUNNING, started_us, 0, None, "")
     scene.batch.set_status(scene.jobs()[0].batch_id, JobState.RUNNING, running)
     scene.override("critical")

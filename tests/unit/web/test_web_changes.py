@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -17,7 +16,7 @@ from service_thread import ServiceThread
 from simulated_campaign import add_campaign
 
 from treehammer.cli import cli
-from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.record.day_numbers import current_us, day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
@@ -36,7 +35,7 @@ def test_campaign_shows_planned_cost(pages: ServiceThread) -> None:
     assert "; planned were 2 slot hours, 1.5" in pages.read("/campaigns/planned").text
 
 
-NOW_US = time.time_ns() // 1000
+NOW_US = current_us()
 DAY_US = 86_400_000_000
 FAILED = {"failure_class": "open"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.config import load_settings
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
@@ -451,7 +451,7 @@ def read_samples(pages: ServiceThread, name: str, *labels: str) -> dict[tuple[st
 
 
 def test_sites_are_compared_on_the_work_of_similar_ones(pages: ServiceThread) -> None:
-    now_us, day = time.time_ns() // 1000, day_number(today())
+    now_us, day = current_us(), day_number(today())
     performances = {
         "SITE_A": (0.4, 0.006, 14),
         "SITE_B": (0.8, 0.003, 10),

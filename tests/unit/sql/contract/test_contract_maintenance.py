@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 from measurement_factory import STARTED_US, make_campaign_row, make_job_row, make_measurement
 from store_helpers import find_rollup_differences
 
+from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, TokenError
 from treehammer.sql.core.access_keys import AccessGrant, AccessKey, MasterKeys
@@ -80,7 +80,7 @@ def read_flags(store: Store) -> list[tuple[Any, ...]]:
     columns, flags = measurement.c, quality_flag.c
     order = (columns.campaign_id, columns.position, flags.kind)
     query = sa.select(*order, flags.reason, flags.set_by, flags.set_us).join(measurement)
-    now_us = time.time_ns() // 1000
+    now_us = current_us()
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*order)).all()
     assert all(now_us - 60_000_000 < row.set_us <= now_us for row in rows)
