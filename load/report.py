@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from treehammer.load.analysis.cache_conclusion import conclude
-from treehammer.load.analysis.cache_cost import CacheComparison
+from treehammer.load.analysis.cache_cost import CacheComparison, conclude
 from treehammer.load.analysis.cache_reads import CacheRead, list_setups, shorten_setups
 from treehammer.load.charts.cache_figures import lay_out_figures, load_cache_reads
 from treehammer.load.charts.load_summary import summarize_load

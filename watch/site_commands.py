@@ -1,8 +1,8 @@
 """Commands of the watch in ``treehammer sites``."""
 
 from treehammer.submit.cli.command_options import collect_before
-from treehammer.watch.cli.downtime_commands import downtimes
 from treehammer.watch.cli.site_status_commands import (
+    downtimes,
     end_override,
     evaluate,
     override,

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from treehammer.load.analysis.cache_conclusion import describe_condition
-from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean
+from treehammer.load.analysis.cache_cost import LIMIT, CacheComparison, LogMean, describe_condition
 from treehammer.load.analysis.cache_reads import COLUMNS, METRICS, TEST, CacheRead, parse_read
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import MAX_READ, Condition, FigureQuery, Selection

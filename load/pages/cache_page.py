@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from treehammer.load.analysis.cache_conclusion import conclude
-from treehammer.load.analysis.cache_cost import CacheCell, CacheComparison
+from treehammer.load.analysis.cache_cost import CacheCell, CacheComparison, conclude
 from treehammer.load.analysis.cache_reads import COUNTS, CacheRead, list_setups, shorten_setups
 from treehammer.load.charts.cache_figures import (
     RATE_TITLE,

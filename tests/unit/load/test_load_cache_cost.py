@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from treehammer.analysis.statistics.estimates import Estimate
-from treehammer.load.analysis.cache_conclusion import conclude, describe_cost
-from treehammer.load.analysis.cache_cost import CacheComparison, LogMean, Spread, average_cells
+from treehammer.load.analysis.cache_cost import (
+    CacheComparison,
+    LogMean,
+    Spread,
+    average_cells,
+    conclude,
+    describe_cost,
+)
 from treehammer.load.analysis.cache_reads import (
     RATE,
     SECONDS,

@@ -30,8 +30,8 @@ from treehammer.submit.planning.job_planner import make_payload_spec
 from treehammer.tracer.cli import describe_sides
 from treehammer.tracer.command_test import CommandRequest, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
+from treehammer.tracer.kit.treehammer_tracer.command_payload import short_name
 from treehammer.tracer.kit.treehammer_tracer.process_tree import run_command
-from treehammer.tracer.kit.treehammer_tracer.root_counters import short_name
 from treehammer.tracer.trace_summary import describe_run, list_files, parse_trace
 
 

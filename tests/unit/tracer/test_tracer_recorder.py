@@ -24,12 +24,12 @@ from treehammer.tracer.kit.treehammer_tracer import file_map, recorder
 from treehammer.tracer.kit.treehammer_tracer.command_trace import CommandTrace
 from treehammer.tracer.kit.treehammer_tracer.file_reads import (
     FileReads,
+    add_xrootd_reads,
     collect_file_reads,
     merge_ranges,
     summarize_reads,
 )
 from treehammer.tracer.kit.treehammer_tracer.process_tree import Command, CommandRun, run_command
-from treehammer.tracer.kit.treehammer_tracer.xrootd_reads import add_xrootd_reads
 from treehammer.tracer.tool_logs import read_darshan_log
 from treehammer.tracer.trace_summary import describe_run, list_files
 

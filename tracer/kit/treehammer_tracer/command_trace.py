@@ -10,10 +10,9 @@ from functools import cached_property, partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
 from .file_map import map_files
-from .file_reads import MAX_FILES, FileReads, collect_file_reads, summarize_reads
+from .file_reads import MAX_FILES, FileReads, add_xrootd_reads, collect_file_reads, summarize_reads
 from .process_tree import Command, CommandRun
 from .recorder import ProcessNotes, read_notes
-from .xrootd_reads import add_xrootd_reads
 
 #: Longest document of a record, in characters.
 _MAX_DOCUMENT = 900_000
