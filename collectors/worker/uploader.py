@@ -20,6 +20,7 @@ import select
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Dict, Optional
 
 from ..job_spec import (
@@ -184,8 +185,7 @@ def read_service_spec(folder: str) -> Optional[ServiceSpec]:
     """
     path = os.path.join(folder, SERVICE_FILE)
     try:
-        with open(path, encoding="utf-8") as stream:
-            return ServiceSpec.from_json(stream.read())
+        return ServiceSpec.from_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -203,8 +203,7 @@ def take_token(folder: str) -> str:
     """Read a folder's token and remove its file; '' for none."""
     path = os.path.join(folder, TOKEN_FILE)
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            text = stream.read()
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     if text == TOKEN_PLACEHOLDER:
@@ -298,8 +297,7 @@ def _read_token(folder: str, file: str) -> str:
     if not file and os.environ.get(TOKEN_VARIABLE):
         return os.environ[TOKEN_VARIABLE].strip()
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         if not file:
             return ""

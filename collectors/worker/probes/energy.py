@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import time
+from pathlib import Path
 from typing import Any, Dict
 
 from ...kit.treehammer_kit.pass_summary import compute_share
@@ -81,9 +82,8 @@ def _find_counters() -> Dict[str, int]:
         raise ValueError(f"{POWERCAP_FOLDER} is missing: this kernel offers no powercap counters")
     counters = {}
     for zone in sorted(glob.glob(f"{glob.escape(POWERCAP_FOLDER)}/intel-rapl:*")):
-        with open(f"{zone}/name", encoding="ascii", errors="replace") as stream:
-            is_package = stream.read().startswith("package-")
-        if is_package:
+        name = Path(zone, "name").read_text(encoding="ascii", errors="replace")
+        if name.startswith("package-"):
             counters[f"{zone}/energy_uj"] = _read_number(f"{zone}/max_energy_range_uj")
     if not counters:
         raise ValueError(f"{POWERCAP_FOLDER} has no counter of a processor package (intel-rapl)")
@@ -91,8 +91,7 @@ def _find_counters() -> Dict[str, int]:
 
 
 def _read_number(path: str) -> int:
-    with open(path, encoding="ascii", errors="replace") as stream:
-        text = stream.read().strip()
+    text = Path(path).read_text(encoding="ascii", errors="replace").strip()
     if not text.isdigit():
         raise ValueError(f"{path} holds no number: {text[:40]!r}")
     return int(text)

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import zlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Callable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
@@ -255,8 +256,7 @@ def fetch_remote_file(
         message = f"{url} cannot be staged: {limit}"
         raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
     script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
-    with open(script, "w", encoding="utf-8") as stream:
-        stream.write(_COPY_SCRIPT)
+    Path(script).write_text(_COPY_SCRIPT, encoding="utf-8")
     write_root_settings(os.path.dirname(target), [url])
     start = time.monotonic()
     _run_copy(
@@ -267,8 +267,7 @@ def fetch_remote_file(
         signals,
         _ROOT_START_S + file.size / MIN_BYTES_PER_S,
     )
-    with open(loaded, encoding="utf-8") as stream:
-        started_s, cpu = map(float, stream.read().split())
+    started_s, cpu = map(float, Path(loaded).read_text(encoding="utf-8").split())
     os.unlink(script)
     os.unlink(loaded)
     return TimeSpent(started_s - start, cpu)
@@ -325,8 +324,8 @@ def _fetch_http_file(
     if urlsplit(address).scheme == "https":
         context = make_tls_context(env)
         if address == url and env.get(TOKEN_FILE_VARIABLE):
-            with open(env[TOKEN_FILE_VARIABLE], encoding="ascii") as stream:
-                token = BearerToken.for_door(stream.read().strip(), url, env)
+            text = Path(env[TOKEN_FILE_VARIABLE]).read_text(encoding="ascii")
+            token = BearerToken.for_door(text.strip(), url, env)
     deadline = Deadline.for_transfer()
     try:
         response = send_request("GET", address, deadline, token=token, context=context)
