@@ -45,7 +45,6 @@ MAX_FAILED_BYTES = 500_000
 _SHARED_WITH_KIT = (
     "record",
     "cache_counts.py",
-    "cache_info.py",
     "http_answers.py",
     "http_requests.py",
     "job_spec.py",

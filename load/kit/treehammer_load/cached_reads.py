@@ -17,8 +17,7 @@ from itertools import chain
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from ....collectors import cache_counts
-from ....collectors.cache_counts import CacheCounter, find_block
-from ....collectors.cache_info import Chunk, ReadCounts
+from ....collectors.cache_counts import CacheCounter, Chunk, ReadCounts, find_block
 from ....collectors.job_spec import HALF, SERVER_CACHE_AXIS, WARM
 from ....collectors.json_documents import decode_json
 from ....collectors.record.operation_steps import CLOSE, COPY, OPEN, READ, READ_FILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from treehammer.collectors.cache_info import compute_crc32c
+from treehammer.collectors.cache_counts import compute_crc32c
 
 
 def write_info(

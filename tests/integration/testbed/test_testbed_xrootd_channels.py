@@ -21,7 +21,7 @@ from storage_alone import run_storage
 from tiny_dataset import raw_spec
 
 from treehammer import config
-from treehammer.collectors.cache_info import parse_cache_info
+from treehammer.collectors.cache_counts import parse_cache_info
 from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings

@@ -106,7 +106,7 @@ def test_ctrl_c_during_imports_prints_nothing(tmp_path: Path) -> None:
     assert errors == ""
 
 
-def test_ctrl_c_in_finalizer_is_repeated(tmp_path: Path) -> None:
+def test_ctrl_c_in_finalizer_is_repeated() -> None:
     code = (
         "import signal, time; from treehammer import __main__ as face, cli\n"
         "class Finalized:\n"

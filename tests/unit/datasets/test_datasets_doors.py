@@ -287,9 +287,7 @@ def answer_as_store(code: str, status: int, text: str = "", **headers: str) -> t
     return Store
 
 
-def test_store_errors_have_their_remedy_in_every_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_errors_have_their_remedy_in_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     with serve_http(answer_as_store("ExpiredToken", 400)) as port:
@@ -320,7 +318,7 @@ S3_LISTING = """<?xml version="1.0"?><x:ListBucketResult xmlns:x="http://doc.s3.
 <x:CommonPrefixes><x:Prefix>store/sub/</x:Prefix></x:CommonPrefixes></x:ListBucketResult>"""
 
 
-def test_objects_are_listed_by_the_names_of_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_listed_by_the_names_of_elements() -> None:
     class Store(Storage):
         def do_GET(self) -> None:
             self.answer(200, S3_LISTING.encode())

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treehammer.collectors import cache_counts
-from treehammer.collectors.cache_info import ReadCounts, compute_crc32c, parse_cache_info
+from treehammer.collectors.cache_counts import ReadCounts, compute_crc32c, parse_cache_info
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.hctests import pinned_tests
 from treehammer.load.kit.treehammer_load import cached_reads

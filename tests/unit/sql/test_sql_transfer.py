@@ -98,7 +98,7 @@ def test_prune_command(settings: config.Settings, store: Store) -> None:
     assert [row["measurements"] for row in json.loads(result.stdout)] == [0, 0]
 
 
-def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) -> None:
+def test_commands_raise_typed_errors(settings: config.Settings) -> None:
     assert isinstance(invoke_command("export", settings, "results.csv").exception, NothingToDoError)
     assert isinstance(invoke_command("db", settings, "check").exception, NothingToDoError)
     Store.open(settings.database).close()

@@ -247,7 +247,7 @@ def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:
     ]
 
 
-def test_digest_is_printed_with_links(database: str, tmp_path: Path) -> None:
+def test_digest_is_printed_with_links(database: str) -> None:
     year, week, _ = NOW.isocalendar()
     arguments = ["--database", database, "digest", "--week", f"{year}-W{week:02}"]
     printed = CliRunner().invoke(cli, arguments, catch_exceptions=False).output

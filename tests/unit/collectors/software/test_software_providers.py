@@ -164,7 +164,7 @@ def test_current_requires_a_root_and_keeps_the_environment(tmp_path: Path) -> No
     assert ready.env["PYTHONPATH"] == f"/the/kit:{tmp_path}"
 
 
-def test_macro_requires_a_root(tmp_path: Path) -> None:
+def test_macro_requires_a_root() -> None:
     base = {"PATH": "/bin", "PYTHONHOME": "/of/another/python"}
     ready = setup_software(parse_software_request("none"), base, "/the/kit")
     assert not ready.env["PYTHONHOME"]
@@ -288,7 +288,7 @@ def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> No
     assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
 
 
-def test_read_only_work_folder_is_refused(tmp_path: Path, prefix: str) -> None:
+def test_read_only_work_folder_is_refused(prefix: str) -> None:
     request = parse_software_request(f"wrap:{prefix} x")
     with pytest.raises(ExecutionError, match=r"/proc is not writable; bind \{work\}"):
         setup_software(request, os.environ, "/etc", {"work": "/proc"})

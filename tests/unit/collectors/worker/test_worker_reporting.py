@@ -223,7 +223,7 @@ def test_certificate_of_another_authority_is_rejected(tmp_path: Path, ingest: In
     assert (answer.status, answer.permanent) == (0, True), "the host name must match as well"
 
 
-def test_refused_connection_is_transient(tmp_path: Path, authority_only: Path) -> None:
+def test_refused_connection_is_transient(authority_only: Path) -> None:
     answer = ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(authority_only)).post(["{}"], 60)
     assert (answer.status, answer.permanent) == (0, False)
     assert "Connection refused" in answer.reason
