@@ -10,9 +10,11 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Sequence
-from contextlib import closing
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import IO
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
@@ -20,6 +22,7 @@ from sqlalchemy.engine import URL, Engine
 from treehammer.collectors.shared_files import open_regular_file
 from treehammer.errors import ConfigError, StoreError
 from treehammer.program_output import create_private_file, replace_file
+from treehammer.sql.core.schema import metadata
 from treehammer.sql.engine.backend import (
     BUSY_SECONDS,
     PREPARE_OPTION,
@@ -43,6 +46,7 @@ from treehammer.sql.engine.database_setup import (
     opened_engine,
     require_current_schema,
 )
+from treehammer.sql.engine.error_hints import CLIENT_HINT
 
 #: First bytes of an archive of pg_dump in its custom format.
 _ARCHIVE_MAGIC = b"PGDMP"
@@ -52,8 +56,6 @@ _STOP_USERS = (
 )
 #: Files that SQLite keeps beside a database.
 _COMPANIONS = ("", "-wal", "-shm", "-journal")
-#: Folders of PostgreSQL's programs that are not on PATH, the newest last.
-_PROGRAM_FOLDERS = "/usr/lib/postgresql/*/bin"
 
 
 def back_up_database(url: str, file: Path) -> None:
@@ -75,7 +77,9 @@ def back_up_database(url: str, file: Path) -> None:
             if source := sqlite_path(engine.url):
                 copy_sqlite_file(engine.url.set(database=str(file)), source, draft)
             else:
-                _run_tool(engine.url, ["pg_dump", "--format=custom", f"--file={draft}"])
+                # Extensions and tables of others cannot be read, or not be recovered by this user.
+                tables = [f"--table={name}" for name in (*metadata.tables, "alembic_version")]
+                _run_tool(engine.url, ["pg_dump", "--format=custom", f"--file={draft}", *tables])
 
 
 def recover_database(url: str, file: Path, *, replace: bool = False) -> Path | None:
@@ -102,8 +106,9 @@ def recover_database(url: str, file: Path, *, replace: bool = False) -> Path | N
         return _recover_sqlite(parsed, target, file)
     with disposing(make_engine(parsed)) as engine:
         _require_replaceable(engine, replace=replace)
-    options = ["--clean", "--if-exists"] if replace else []
-    _run_tool(parsed, ["pg_restore", "--single-transaction", "--no-owner", *options, str(file)])
+    script = _iter_script(parsed, file, ["--clean", "--if-exists"] if replace else [])
+    psql = ["psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1"]
+    _run_tool(parsed, psql, script)
     return None
 
 
@@ -245,7 +250,25 @@ def _require_replaceable(engine: Engine, *, replace: bool) -> None:
         )
 
 
-def _run_tool(url: URL, command: Sequence[str]) -> str:
+def _iter_script(url: URL, file: Path, options: Sequence[str]) -> Iterator[bytes]:
+    """Yield the script of an archive as one transaction, which only the end of the script commits.
+
+    Its settings are reset, because a pooler lets others use the session.
+    """
+    command = [find_program("pg_restore"), "--no-owner", *options, "--file=-", str(file)]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as archive,
+    ):
+        assert archive.stdout is not None
+        yield b"BEGIN;\n"
+        # Servers before PostgreSQL 17 do not know this setting of newer programs.
+        yield from (line for line in archive.stdout if line != b"SET transaction_timeout = 0;\n")
+        _require_success(url, command, archive.wait(), errors)
+        yield b"RESET ALL; COMMIT;\n"
+
+
+def _run_tool(url: URL, command: Sequence[str], script: Iterable[bytes] = ()) -> str:
     """Run a program of PostgreSQL on a database, whose password is no argument; return its output."""
     from psycopg.conninfo import make_conninfo  # of the extra service
 
@@ -255,19 +278,27 @@ def _run_tool(url: URL, command: Sequence[str]) -> str:
     password = parameters.pop("password", None)
     environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
     database = f"--dbname={make_conninfo(**parameters)}"
-    result = subprocess.run(
-        [find_program(command[0]), database, *command[1:]],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if result.returncode:
-        reason = result.stderr.strip()[:500] or f"code {result.returncode}"
-        raise build_store_error(url, f"{command[0]} failed, nothing was written: {reason}")
-    return result.stdout
+    words = [find_program(command[0]), database, *command[1:]]
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            words, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
+        ) as tool,
+    ):
+        assert tool.stdin is not None
+        # A broken pipe means that the program has ended and reported the reason.
+        with suppress(BrokenPipeError), tool.stdin as stdin:
+            stdin.writelines(script)
+        return _require_success(url, command, tool.wait(), output)
+
+
+def _require_success(url: URL, command: Sequence[str], code: int, output: IO[bytes]) -> str:
+    output.seek(0)
+    text = output.read().decode(errors="replace").strip()
+    if code:
+        program, reason = Path(command[0]).name, text[:500] or f"code {code}"
+        raise build_store_error(url, f"{program} failed, nothing was written: {reason}")
+    return text
 
 
 def find_program(name: str) -> str:
@@ -276,13 +307,9 @@ def find_program(name: str) -> str:
     Raises:
         StoreError: it is not installed.
     """
-    folders = sorted(Path("/").glob(_PROGRAM_FOLDERS.lstrip("/")), key=lambda path: path.parts[-2])
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, reversed(folders))])
     program = shutil.which(name, path=path)
     if program is None:
-        raise StoreError(
-            f"{name} is not installed",
-            hint="Install PostgreSQL's client programs, of the server's version or later "
-            "(Debian: apt install postgresql-client).",
-        )
+        raise StoreError(f"{name} is not installed", hint=CLIENT_HINT)
     return program

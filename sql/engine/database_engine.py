@@ -60,7 +60,7 @@ class QueryGroup:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connections: list[Any] = []
+        self._connections = set[Any]()
         self._cancelled = False
 
     @property
@@ -96,16 +96,12 @@ class QueryGroup:
     def add(self, connection: Any) -> None:
         """Add a connection of the database's driver."""
         with self._lock:
-            self._connections.append(connection)
+            self._connections.add(connection)
 
     def remove(self, connection: Any) -> None:
         """Remove a connection, which is returned to the pool."""
         with self._lock:
-            self._connections = [
-                open_connection
-                for open_connection in self._connections
-                if open_connection is not connection
-            ]
+            self._connections.discard(connection)
 
 
 def is_cancelled() -> bool:

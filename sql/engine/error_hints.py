@@ -9,6 +9,11 @@ BUSY_SECONDS = 30.0
 
 _COMMITTED_INTACT = "what was committed before is intact."
 _CHECK_HINT = "Run: treehammer db check"
+#: Remedy for missing or old programs of PostgreSQL.
+CLIENT_HINT = (
+    "Install PostgreSQL's client programs, of the server's version or later "
+    "(Debian: apt install postgresql-client)."
+)
 
 # Meanings and remedies that several kinds of databases share.
 _LOCKED = (
@@ -30,6 +35,11 @@ _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_
 
 #: PostgreSQL calls this an error of operation.
 INDEX_ROW_TOO_LONG = "index row"
+_CREDENTIALS_HINT = (
+    "Put it into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the URL, where "
+    "others may read it). Such a file counts only if nobody else may read it, by the very user, host "
+    "and port of the URL."
+)
 
 # Parts of SQLite's messages, separated by |, their meaning and remedy.
 _SQLITE_HINTS = (
@@ -116,28 +126,12 @@ _POSTGRESQL_HINTS = (
         "the server does not speak TLS, which sslmode asks for",
         "Have ssl switched on at the server; sslmode=disable sends all in the clear.",
     ),
+    ("password authentication failed", "the server refuses the password", _CREDENTIALS_HINT),
+    ("no password supplied", "the server wants a password", _CREDENTIALS_HINT),
     (
-        "password authentication failed",
-        "the server refuses the password",
-        "Put the right one into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the "
-        "URL, where others may read it); the user's name stands in the URL.",
-    ),
-    (
-        "no password supplied",
-        "the server wants a password",
-        "Put it into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the URL, where "
-        "others may read it). Such a file counts only if nobody else may read it, by the very host "
-        "and port of the URL.",
-    ),
-    (
-        "authentication failed|not permitted to log in",
-        "the server does not let this user in",
-        "Check the user in the URL; the server's pg_hba.conf says who may enter, and how.",
-    ),
-    (
-        "no pg_hba.conf entry",
-        "the server lets nobody in from here under this name",
-        "Check user, host and sslmode in the URL, or have a line added to the server's pg_hba.conf.",
+        "authentication failed|not permitted to log in|no pg_hba.conf entry",
+        "the server does not let this user in from here",
+        "Check user, host and sslmode in the URL; the server's pg_hba.conf says who may enter, and how.",
     ),
     (
         "no such database",
@@ -165,6 +159,16 @@ _POSTGRESQL_HINTS = (
         "too many|remaining connection slots",
         "the server has no connection left",
         "Try again later, or have max_connections raised.",
+    ),
+    (
+        "version mismatch|unsupported version",  # of pg_dump and pg_restore
+        "PostgreSQL's programs here are older than the server, or than those that wrote the backup",
+        CLIENT_HINT,
+    ),
+    (
+        "no schema has been selected",
+        "the schema of the tables is missing",
+        "Have it made, CREATE SCHEMA NAME AUTHORIZATION USER, or check search_path.",
     ),
     (
         "other objects depend on it",
@@ -212,7 +216,8 @@ _POSTGRESQL_HINTS = (
     (
         'role "',
         "the server does not know this user",
-        "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN.",
+        "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN. A backup needs the roles "
+        "to which it grants rights.",
     ),
     (
         'database "',
@@ -231,19 +236,9 @@ _ORACLE_HINTS = (
         "it into TREEHAMMER_DATABASE or a file that you alone may read.",
     ),
     (
-        "ora-28000",
-        "the server has locked this user's account",
-        "Have it unlocked: ALTER USER NAME ACCOUNT UNLOCK.",
-    ),
-    (
-        "ora-28001",
-        "this user's password has expired",
-        "Have a new one set: ALTER USER NAME IDENTIFIED BY ….",
-    ),
-    (
-        "dpy-3015",
-        "this user's password is kept in an old way that the driver does not know (10G)",
-        "Have it set anew: ALTER USER NAME IDENTIFIED BY ….",
+        "ora-28000|ora-28001|dpy-3015",
+        "this user's account is locked, or its password has expired or is kept in an old way (10G)",
+        "Have it renewed: ALTER USER NAME IDENTIFIED BY … ACCOUNT UNLOCK.",
     ),
     (
         "dpy-3010",
@@ -251,21 +246,10 @@ _ORACLE_HINTS = (
         "Use a server of 19c or later.",
     ),
     (
-        "dpy-6001|ora-12514",
-        "the server has no service of this name",
-        "Check ?service_name=NAME in the URL; 'lsnrctl services' on the server lists them.",
-    ),
-    (
-        "dpy-6003|ora-12505",
-        "the server has no database of this SID",
-        "What stands behind the / of the URL is a SID. A service is named by "
-        "oracle://USER:PASSWORD@HOST/?service_name=NAME.",
-    ),
-    (
-        "dpy-4027|dpy-4000|dpy-4026|ora-12154",
-        "the URL names no database",
-        "Give one like oracle://USER:PASSWORD@HOST/?service_name=NAME (port 1521 if none is "
-        "named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
+        "dpy-6001|ora-12514|dpy-6003|ora-12505|dpy-4027|dpy-4000|dpy-4026|ora-12154",
+        "the URL names no service of this server",
+        "Give one that 'lsnrctl services' lists there, oracle://USER:PASSWORD@HOST/?service_name=NAME "
+        "(port 1521 if none is named). A name of tnsnames.ora needs ?config_dir=FOLDER.",
     ),
     (
         "ora-00018|ora-00020|ora-12516|ora-12518|ora-12519|ora-12520",
@@ -284,14 +268,10 @@ _ORACLE_HINTS = (
         *_CONNECTION_LOST,
     ),
     (
-        "ora-01653|ora-01654|ora-01691|ora-01658|ora-01652|ora-19809",
-        "there is no room left to write on the server",
-        f"Have space added (ALTER TABLESPACE … ADD DATAFILE) and run the command again; {_COMMITTED_INTACT}",
-    ),
-    (
-        "ora-01536|ora-01950",
-        "this user may use no more room on the server",
-        "Have it given: ALTER USER NAME QUOTA UNLIMITED ON TABLESPACE.",
+        "ora-01653|ora-01654|ora-01691|ora-01658|ora-01652|ora-19809|ora-01536|ora-01950",
+        "there is no room left to write on the server, or none for this user",
+        "Have space added (ALTER TABLESPACE … ADD DATAFILE) or given (ALTER USER NAME QUOTA UNLIMITED ON "
+        f"TABLESPACE) and run the command again; {_COMMITTED_INTACT}",
     ),
     (
         "ora-01555",

@@ -84,6 +84,23 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
     assert read_ids(url) == both, "what came after the backup is stored again"
 
 
+@pytest.mark.backends("postgresql")
+def test_recovery_leaves_other_schemas_and_sessions_alone(url: str, tmp_path: Path) -> None:
+    backup = tmp_path / "results.backup"
+    add_measurements(url, 1, "early")
+    with opened_plainly(url) as engine, engine.begin() as connection:
+        connection.execute(sa.text("CREATE SCHEMA lab CREATE TABLE recipe (cake TEXT)"))
+    back_up_database(url, backup)
+    with opened_plainly(url) as engine, engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO lab.recipe VALUES ('plum')"))
+    recover_database(url, backup, replace=True)
+    with opened_plainly(url) as engine, engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT cake FROM lab.recipe")) == "plum"
+    script = b"".join(database_backup._iter_script(parse_url(url), backup, []))
+    assert b"transaction_timeout" not in script, "servers before 17 lack it"
+    assert script.endswith(b"RESET ALL; COMMIT;\n"), "a pooler lends the session to others"
+
+
 @pytest.mark.backends("sqlite")
 def test_full_disk_is_named_and_keeps_no_part_of_a_backup(url: str, tmp_path: Path) -> None:
     with Store.open(url) as store:  # more than SQLite keeps in memory

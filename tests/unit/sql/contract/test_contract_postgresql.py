@@ -184,15 +184,6 @@ def test_lost_connection_leaves_no_file(
     assert not [p for p in tmp_path.iterdir() if "parquet" in p.name]
 
 
-def test_reader_with_a_password_exports(
-    store: Store, postgresql: SharedPostgresServer, tmp_path: Path, name: str
-) -> None:
-    store.add([make_measurement()])
-    postgresql.grant_reading(name)
-    with Store.open(postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD), create=False) as as_guest:
-        assert export_file(as_guest, EVERYTHING, tmp_path / "r.csv", software_dir=tmp_path) == 1
-
-
 def test_copy_onto_other_address_of_source_is_refused(source: str, url: str) -> None:
     copy_database(source, url, bars=no_progress)
     with pytest.raises(ConfigError, match="the same database"):

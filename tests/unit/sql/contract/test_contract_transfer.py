@@ -287,11 +287,6 @@ def test_damaged_source_is_reported(source: str, url: str, tmp_path: Path) -> No
     with pytest.raises(StoreError, match=r"damaged\.db: the database is damaged"):
         copy_database(f"sqlite:///{file}", url, bars=no_progress)
     assert not any(read_all_tables(url).values())
-
-
-def test_copy_onto_itself_or_from_missing_source(source: str, url: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the same database"):
-        copy_database(source, source, bars=no_progress)
     with pytest.raises(NothingToDoError):
         copy_database(f"sqlite:///{tmp_path}/none.db", url, bars=no_progress)
 
