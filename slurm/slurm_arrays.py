@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from treehammer.errors import BatchError
+from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.job_folders import copy_input, create_folder_atomically, link_input
 from treehammer.submit.batch.submission_folder import (
@@ -26,7 +26,9 @@ _FIELDS = (
     "ArrayJobID:40|,ArrayTaskID:40|,State:40|,Reason:200|,exit_code:40|,StartTime:40|,"
     "EndTime:40|,NodeList:200|,RestartCnt:20|,Name:200"
 )
-_ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList"
+_ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList,JobName"
+#: Name, array and task of a job: after a crash, Slurm gives the number of an array again.
+TaskKey = tuple[str, int, int]
 #: State of a job that Slurm no longer knows, with the reasons that its files allow.
 FORGOTTEN = "FORGOTTEN"
 _REMOVED = "it left Slurm's queue without a file: it was removed before it started"
@@ -53,25 +55,23 @@ def run_command(*command: str) -> str:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         raise BatchError(
-            f"there is no {command[0]} on this machine",
+            f"there is no {command[0]} on this machine ({error.strerror})",
             where="slurm",
             hint="Use a login node of the cluster, or add the folder of Slurm's commands to PATH.",
         ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BatchError(
-            f"Slurm does not answer ({command[0]}: {error})",
-            where="slurm",
-            hint="Queued jobs continue. Try again later.",
-        ) from error
-    if completed.returncode:
-        output = (completed.stderr or completed.stdout).replace(f"{command[0]}: error: ", "")
-        message = "; ".join(output.splitlines()) or f"exit code {completed.returncode}"
-        is_silent = re.search("contact|timed out", message)
-        hint = "Queued jobs continue. Try again later." if is_silent else ""
-        raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
-    return completed.stdout
+    except subprocess.TimeoutExpired as error:
+        # While Slurm takes no more jobs, sbatch says so and tries again.
+        output = f"{(error.stderr or b'').decode(errors='replace')}timed out"
+    else:
+        if not completed.returncode:
+            return completed.stdout
+        output = completed.stderr or completed.stdout or f"exit code {completed.returncode}"
+    message = "; ".join(output.replace(f"{command[0]}: error: ", "").splitlines())
+    is_silent = re.search("contact|timed out", message)
+    hint = "Queued jobs continue. Try again later." if is_silent else ""
+    raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -93,29 +93,28 @@ def _parse_record(
     number, _, signal = code.partition(":")
     # squeue of Slurm 22 prints the status of wait(2).
     exit_code = -int(signal) or int(number) if signal else os.waitstatus_to_exitcode(int(number))
-    started_us, ended_us = (
-        int(text) * 1_000_000 if text.isdigit() else 0 for text in (started, ended)
-    )
-    times = (started_us, ended_us)
-    node = node.removeprefix("None assigned")
-    return TaskRecord(state.partition(" ")[0], reason, exit_code, *times, node, int(restarts or 0))
+    started_us, ended_us = (int(s) * 1_000_000 if s.isdigit() else 0 for s in (started, ended))
+    state, node = state.partition(" ")[0], node.removeprefix("None assigned")
+    return TaskRecord(state, reason, exit_code, started_us, ended_us, node, int(restarts or 0))
 
 
-def load_queue() -> Iterator[tuple[str, int, int, TaskRecord]]:
-    """Load name, array, task and record of this user's jobs, also of those that ended lately.
+def load_queue() -> dict[TaskKey, TaskRecord]:
+    """Load the records of this user's jobs, also of those that ended lately.
 
     Raises:
         BatchError: Slurm does not answer.
     """
     text = run_command("squeue", "--me", "-r", "--noheader", "--states=all", "-O", _FIELDS)
+    records = {}
     for line in text.splitlines():
         # The name of another job may have any characters, even line breaks.
         fields = [field.strip() for field in line.split("|", 9)]
         if len(fields) > 9 and fields[1].isdigit():
-            yield fields[9], int(fields[0]), int(fields[1]), _parse_record(*fields[2:9])
+            records[fields[9], int(fields[0]), int(fields[1])] = _parse_record(*fields[2:9])
+    return records
 
 
-def load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
+def load_accounting(arrays: Iterable[int]) -> dict[TaskKey, TaskRecord]:
     """Load the records of tasks from Slurm's accounting; empty if there is none."""
     jobs = ",".join(map(str, sorted(arrays)))
     try:
@@ -124,10 +123,10 @@ def load_accounting(arrays: Iterable[int]) -> dict[tuple[int, int], TaskRecord]:
         return {}
     records = {}
     for line in text.splitlines():
-        job, state, *fields = line.split("|")
+        job, state, *fields, name = line.split("|", 6)
         array, _, task = job.partition("_")
         if task.isdigit():
-            records[int(array), int(task)] = _parse_record(state, "", *fields)
+            records[name, int(array), int(task)] = _parse_record(state, "", *fields)
     return records
 
 
@@ -202,8 +201,7 @@ def read_end(folder: ArrayFolder, task: int) -> TaskRecord | None:
     """Read the end of a job that Slurm no longer knows from its files; None without any."""
     sandboxes = folder.sandboxes(task)
     if not sandboxes:
-        is_cancelled = (folder.job_folder(task) / "cancelled").exists()
-        removed = TaskRecord("CANCELLED" if is_cancelled else FORGOTTEN, _REMOVED, None, 0, 0, "")
+        removed = TaskRecord(FORGOTTEN, _REMOVED, None, 0, 0, "")
         return removed if folder.job_folder(task).exists() else None
     number, sandbox = max(sandboxes.items())
     node, code = sandbox / "node", sandbox / "exit_code"
@@ -222,9 +220,9 @@ def quote_option(value: object) -> str:
     """Quote the value of an option of sbatch in a script.
 
     Raises:
-        ValueError: it has a line break, a quotation mark or a backslash, which Slurm may misread.
+        ConfigError: it has a line break, a quotation mark or a backslash, which Slurm may misread.
     """
     text = str(value)
     if re.search(r"[\n\r\"'\\]", text):
-        raise ValueError(f"{text!r} cannot be the value of an option of sbatch")
+        raise ConfigError(f"{text!r} cannot be the value of an option of sbatch")
     return f'"{text}"' if re.search(r"[\s#]", text) else text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
@@ -24,7 +24,6 @@ from treehammer.slurm.slurm_arrays import (
     run_command,
 )
 from treehammer.submit.batch.interface import (
-    PROBE_FAILED,
     AttemptStatus,
     BatchDeclaration,
     BatchEvent,
@@ -40,10 +39,6 @@ from treehammer.submit.batch.interface import (
 from treehammer.submit.batch.submission_folder import FolderBatch
 from treehammer.text_formatting import pluralize
 
-#: Largest number of tasks of an array; Slurm's default of MaxArraySize is 1001.
-MAX_ARRAY_JOBS = 1000
-#: Arguments of a command at most.
-_MAX_ARGUMENTS = 500
 #: State in Slurm -> state, event and reason; other states are ends.
 _STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
     **dict.fromkeys(
@@ -70,6 +65,7 @@ _RESERVED_OPTIONS = frozenset(
     ("array", "chdir", "dependency", "error", "export", "job-name", "output", "requeue")
 )
 _OPTION_NAME = re.compile(r"[a-z][a-z-]+")
+_ARRAY_LIMIT = re.compile(r"^MaxArraySize\s*= ([1-9]\d*)$", re.MULTILINE)
 _BATCH_ID = re.compile(r"(\d+)_(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 
 
@@ -85,7 +81,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self._folders: dict[tuple[str, str], ArrayFolder] = {}
+        self._find_folder = cache(partial(ArrayFolder, self.root))
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id."""
@@ -93,7 +89,8 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         with hold_lock(self.root / f".{campaign_id}.lock"):
             batch_ids = {**self.find(job.job_id for job in jobs)}
             before: dict[str, str] = {}
-            for group in self.group_jobs(jobs, batch_ids, MAX_ARRAY_JOBS):
+            limit = _ARRAY_LIMIT.search(run_command("scontrol", "show", "config"))
+            for group in self.group_jobs(jobs, batch_ids, int(limit[1]) if limit else len(jobs)):
                 text = group[0].text
                 ids = self._add_array(campaign_id, group, before.get(text, ""))
                 batch_ids |= ids
@@ -113,11 +110,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         folder = ArrayFolder.for_jobs(self.root, campaign, key, ids)
         if not folder.path.exists():
             folder.stage(text, jobs, previous_attempts)
-            array = self._queue_array(folder, dependency)
-        else:
-            array = (
-                folder.array or self._find_array(folder) or self._queue_array(folder, dependency)
-            )
+        array = folder.array or self._find_array(folder) or self._queue_array(folder, dependency)
         write_atomically(folder.path / "array.json", str(array))
         return folder.batch_ids(array)
 
@@ -132,17 +125,17 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
             answer = run_command("sbatch", *options, str(folder.path / "slurm.sbatch"))
             return int(answer.split()[-1].partition(";")[0])  # after what a site's sbatch prints
         except BatchError as error:
-            # It may be queued all the same; if Slurm does not answer, a later call resolves it.
+            # It may be queued all the same, also later; without an answer, another call resolves it.
             if array := self._find_array(folder):
                 return array
-            folder.remove()
+            if not error.hint:
+                folder.remove()
             hint = error.hint or "Not submitted: correct the site's submit, or send fewer jobs."
-            where = f"campaign {folder.campaign}"
-            raise BatchError(error.message, where=where, hint=hint) from error
+            raise BatchError(error.message, where=error.where, hint=hint) from error
 
     def _find_array(self, folder: ArrayFolder) -> int | None:
         """Find the number of an array by its name, or by what its jobs left."""
-        arrays = [array for name, array, *_ in load_queue() if name == folder.name]
+        arrays = [array for name, array, _ in load_queue() if name == folder.name]
         nodes = folder.path.glob("jobs/*/output/attempt-*/node")
         return next(iter([*arrays, *(int(path.read_text().split()[1]) for path in nodes)]), None)
 
@@ -155,8 +148,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         if not (match := _BATCH_ID.fullmatch(batch_id)):
             return None
         array, task, campaign, tag = match.groups()
-        folder = ArrayFolder(self.root, campaign, tag)
-        return self._folders.setdefault((campaign, tag), folder), int(array), int(task)
+        return self._find_folder(campaign, tag), int(array), int(task)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; a second call queues nothing."""
@@ -192,12 +184,12 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         jobs = [*self.locate_all(batch_ids)]
         if not jobs:
             return {}
-        records = {(array, task): record for _, array, task, record in load_queue()}
-        if missing := {array for _, _, array, task in jobs if (array, task) not in records}:
+        records = load_queue()
+        if missing := {a for _, folder, a, task in jobs if (folder.name, a, task) not in records}:
             records = load_accounting(missing) | records
         statuses = {}
         for batch_id, folder, array, task in jobs:
-            record = records.get((array, task)) or read_end(folder, task)
+            record = records.get((folder.name, array, task)) or read_end(folder, task)
             if record is not None:
                 statuses[batch_id] = _make_status(batch_id, folder, task, record)
         return statuses
@@ -209,11 +201,11 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """State Slurm's reasons for waiting jobs, a line each."""
-        jobs = {(array, task) for _, _, array, task in self.locate_all(batch_ids)}
+        jobs = {(folder.name, array, task) for _, folder, array, task in self.locate_all(batch_ids)}
         reasons = Counter(
             record.reason
-            for _, array, task, record in load_queue()
-            if (array, task) in jobs and record.state == "PENDING" and not _is_held(record)
+            for job, record in load_queue().items()
+            if job in jobs and record.state == "PENDING" and not _is_held(record)
         )
         return [
             f"{pluralize(count, 'job')} pending in Slurm: {reason}"
@@ -236,26 +228,39 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         return len(held_ids)
 
     def _act(self, command: Sequence[str], batch_ids: Sequence[str]) -> None:
-        jobs = [batch_id.partition("@")[0] for batch_id in batch_ids]
-        for first in range(0, len(jobs), _MAX_ARGUMENTS):
-            run_command(*command, *jobs[first : first + _MAX_ARGUMENTS])
+        if batch_ids:
+            run_command(*command, *(batch_id.partition("@")[0] for batch_id in batch_ids))
 
     def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
-        """Probe Slurm's controller, and whether the partition of each site has nodes."""
-        yield _run_probe(self.name, "controller", "scontrol", "ping")
+        """Probe Slurm's controller, and whether each site's partition would start its jobs."""
+        yield _run_probe(self.name, "controller", partial(run_command, "scontrol", "ping"))
         for site in sites:
-            partition = site.submit.get("partition", "")
-            options = ["--partition", partition] if partition else []
-            nodes = ("sinfo", "--noheader", "--format", "%R: %D nodes %t", *options)
-            result = _run_probe(site.name, "nodes", *nodes)
-            if not result.finding:
-                finding, remedy = f"no nodes in partition {partition}", "Correct submit.partition."
-                result = replace(result, result=PROBE_FAILED, finding=finding, remedy=remedy)
-            yield result
+            yield _run_probe(site.name, "nodes", partial(_probe_nodes, site.submit))
 
 
-def _run_probe(subject: str, check: str, *command: str) -> ProbeResult:
-    return run_probe(subject, check, lambda: run_command(*command).strip().replace("\n", ", "))
+def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResult:
+    return run_probe(subject, check, lambda: ", ".join(probe().splitlines()))
+
+
+def _probe_nodes(options: Mapping[str, str]) -> str:
+    """Describe the nodes of a partition, by default of Slurm's default.
+
+    Raises:
+        BatchError: no job with these options would start there.
+    """
+    partition = options.get("partition", "")
+    words = ["--partition", partition] if partition else []
+    text = run_command("sinfo", "--noheader", "--format", "%P (%a): %D nodes %t", *words)
+    finding = text if partition else "".join(re.findall(r".*\* \(.*\n", text))
+    try:
+        if finding and "(up)" not in finding:
+            raise BatchError(f"no job starts in {', '.join(finding.splitlines())}")
+        words = [f"--{name}={value}" for name, value in options.items()]
+        run_command("sbatch", "--test-only", "--time=1", *words, "--wrap=true")
+    except BatchError as error:
+        hint = error.hint or "Correct the site's submit, or wait for its nodes (sinfo)."
+        raise BatchError(error.message, hint=hint) from error
+    return finding
 
 
 def _is_held(record: TaskRecord) -> bool:
@@ -269,7 +274,7 @@ def _classify_record(
     if record.state == "FAILED" and not record.node:
         reason = f"Slurm did not start it ({record.reason or record.state})"
         return JobState.LOST, BatchEvent.SUBMISSION, reason
-    if record.state == "CANCELLED" and is_cancelled:
+    if is_cancelled and record.state in ("CANCELLED", FORGOTTEN):
         return JobState.CANCELLED, None, "cancelled"
     state, event, reason = _STATES.get(record.state, _OTHER_END)
     if state is JobState.QUEUED and _is_held(record):
@@ -324,10 +329,7 @@ def _check_option(name: str, value: str, _names: Iterable[str]) -> None:
             f"{name!r} is set by Treehammer or is no option of sbatch",
             hint="Write long options without dashes, such as account, partition and qos.",
         )
-    try:
-        quote_option(value)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    quote_option(value)
 
 
 def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> SlurmBatch:
@@ -336,7 +338,7 @@ def _open_slurm(argument: str, settings: Settings, _load_pools: LoadPools) -> Sl
     batch = SlurmBatch(settings.data_dir / "slurm")
     try:
         quote_option(batch.root)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"{error}; choose another --data-dir", where="data_dir") from error
     return batch
 

@@ -40,8 +40,6 @@ SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
@@ -52,6 +50,7 @@ KillWait=5
 ReturnToService=2
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=8000 State=UNKNOWN
 PartitionName={partition} Nodes=node1 Default=YES MaxTime=INFINITE State=UP
+PartitionName=closed Nodes=node1 State=DOWN
 """
 
 
@@ -99,7 +98,7 @@ def run_slurm(folder: Path) -> Iterator[Mapping[str, str]]:
         def run(*command: str) -> str:
             return run_captured(command, env=environment, timeout=30).stdout
 
-        wait_until(lambda: run("sinfo", "-h", "-o", "%t").strip() == "idle", "a node", 30)
+        wait_until(lambda: "idle" in run("sinfo", "-h", "-o", "%t"), "a node", 30)
         yield variables
         run("scancel", "--me")
         wait_until(lambda: not run("squeue", "-h", "--me"), "all jobs have ended", 30)

@@ -17,6 +17,7 @@ from treehammer.errors import BatchError
 from treehammer.slurm.slurm_batch import SlurmBatch
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchEvent, JobDescription, JobStatus
+from treehammer.submit.sites.site_model import Door, Site
 
 _SITES = """
 [sites.HPC]
@@ -38,7 +39,7 @@ read -r action <$job/inputs/job.json
 case $action-$number in
   fail-1) exit 3 ;;
   killed-1) kill -9 $$ ;;
-  nap-*) sleep 300 ;;
+  nap*) sleep 300 ;;
 esac
 """
 
@@ -65,7 +66,6 @@ def describe_jobs(
 def test_jobs_end_are_cancelled_removed_and_queued_again(tmp_path: Path) -> None:
     batch = SlurmBatch(tmp_path / "slurm")
     jobs = describe_jobs(tmp_path, ["fail", "killed", "nap", "nap2"])
-    jobs[3] = replace(jobs[3], inputs={"job.json": tmp_path / "nap"})
     ids = batch.submit("c", jobs)
     assert batch.submit("c", jobs) == ids
 
@@ -108,21 +108,33 @@ def test_jobs_end_are_cancelled_removed_and_queued_again(tmp_path: Path) -> None
 
 def test_held_job_is_released_and_refused_jobs_leave_nothing(tmp_path: Path) -> None:
     batch = SlurmBatch(tmp_path / "slurm")
-    (batch_id,) = batch.submit("h", describe_jobs(tmp_path, ["hold"], held_text())).values()
+    (batch_id,) = batch.submit(
+        "h", describe_jobs(tmp_path, ["hold"], extend_script("hold"))
+    ).values()
     status = batch.query([batch_id])[batch_id]
     assert status.state is JobState.HELD
     assert status.hold
     assert status.hold.reason == "JobHeldUser"
     assert batch.release([batch_id]) == 1
     wait_until(lambda: batch.query([batch_id])[batch_id].state is JobState.DONE, "released", 30)
-    text = _SCRIPT.replace("#SBATCH --mem", "#SBATCH --partition=nope\n#SBATCH --mem")
     with pytest.raises(BatchError, match="invalid partition specified: nope"):
-        batch.submit("x", describe_jobs(tmp_path, ["fail"], text))
+        batch.submit("x", describe_jobs(tmp_path, ["fail"], extend_script("partition=nope")))
     assert not list(batch.root.glob("x/*"))
 
 
-def held_text() -> str:
-    return _SCRIPT.replace("#SBATCH --mem", "#SBATCH --hold\n#SBATCH --mem")
+def extend_script(option: str) -> str:
+    return _SCRIPT.replace("#SBATCH --mem", f"#SBATCH --{option}\n#SBATCH --mem")
+
+
+def test_site_whose_jobs_would_not_start_is_told(tmp_path: Path) -> None:
+    batch, doors = SlurmBatch(tmp_path / "slurm"), (Door(name="file", protocol="file", prefix="/"),)
+    for key, value, finding in (
+        ("time", "1", f"{PARTITION}* (up): 1 nodes idle"),
+        ("partition", "closed", "no job starts in closed (down)"),
+        ("mem", "1T", "configuration is not available"),
+    ):
+        site = Site(name="HPC", doors=doors, submit={key: value})
+        assert finding in [probe.finding for probe in batch.probe([site])][1]
 
 
 def test_campaign_runs_from_command_to_database(local_user: LocalUser) -> None:

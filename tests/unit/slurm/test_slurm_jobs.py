@@ -38,12 +38,13 @@ class SlurmAnswers:
         self.batch = SlurmBatch(root)
         self.texts: dict[str, str | None] = {"squeue": "", "sacct": None, "sbatch": "Welcome\n7\n"}
         self.commands: list[tuple[str, ...]] = []
+        self.hint = ""
 
     def run(self, *command: str) -> str:
         self.commands.append(command)
         text = self.texts.get(command[0], "")
         if text is None:
-            raise BatchError(f"{command[0]} fails: no answer", where="slurm")
+            raise BatchError(f"{command[0]} fails: no answer", where="slurm", hint=self.hint)
         return text
 
     def submit(self, count: int = 1, text: str = "#!/bin/sh\n#SBATCH --array=0-9%2\n") -> list[str]:
@@ -55,7 +56,9 @@ class SlurmAnswers:
 
     def set_queue(self, *rows: str) -> None:
         """Set what squeue says: task, state, reason, exit code, start, end, node, restarts."""
-        self.texts["squeue"] = "".join(f"7|{row}|other|job\n of 2 lines\n" for row in rows)
+        (folder,) = self.batch.root.glob("c/*")
+        other = "7|0|RUNNING|None|0:0|9|N/A|n9|7|other|job\n of 2 lines\n"
+        self.texts["squeue"] = "".join(f"7|{row}|c.{folder.name}\n{other}" for row in rows)
 
     def query_status(self, batch_id: str) -> JobStatus:
         return self.batch.query([batch_id])[batch_id]
@@ -128,7 +131,8 @@ def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmA
         ("CANCELLED by 0|0:15|100|160|n2", ("lost", "lost", [1, 2], None, 100, "n2")),
         ("FAILED|0:1|None|160|None assigned", ("lost", "submission", [1, 2], None, 0, "")),
     ):
-        slurm.texts["sacct"] = accounting and f"7_0|{accounting}\n"
+        name = f"c.{folder.parents[1].name}"
+        slurm.texts["sacct"] = accounting and f"7_0|{accounting}|{name}\n"
         status = slurm.query_status(batch_id)
         numbers, last = [attempt.number for attempt in status.attempts], status.attempts[-1]
         ends = (last.exit_code, last.started_us // 1_000_000, last.host)
@@ -136,23 +140,21 @@ def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmA
 
 
 def test_submission_without_answer_is_found_or_undone(slurm: SlurmAnswers) -> None:
-    slurm.texts |= {"sbatch": None, "squeue": None}
+    slurm.texts["sbatch"], slurm.hint = None, "It may be queued later."
     with pytest.raises(BatchError):
         slurm.submit()
     (folder,) = slurm.batch.root.glob("c/*")
     slurm.texts["squeue"] = f"9|0|PENDING|None|0:0|N/A|N/A||0|c.{folder.name}\n"
     assert slurm.submit() == [f"9_0@c.{folder.name}"]
     assert [command[0] for command in slurm.commands if command[0] == "sbatch"] == ["sbatch"]
-    slurm.texts["squeue"] = ""
+    slurm.texts["squeue"], slurm.hint = "", ""
     with pytest.raises(BatchError, match=r"no answer\n.*or send fewer jobs"):
         slurm.submit(2)
     assert [*slurm.batch.root.glob("c/*")] == [folder], "nothing of the second is left"
 
 
-def test_large_arrays_follow_each_other(
-    slurm: SlurmAnswers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm_batch, "MAX_ARRAY_JOBS", 2)
+def test_large_arrays_follow_each_other(slurm: SlurmAnswers) -> None:
+    slurm.texts["scontrol"] = "MaxArraySize            = 2\nMaxJobCount = 9\n"
     assert len({*slurm.submit(3)}) == 3
     options = [command[2:-1] for command in slurm.commands if command[0] == "sbatch"]
     assert options == [(), ("--dependency=afterany:7",)]
@@ -186,12 +188,6 @@ def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
     assert not any("--array=" in line for line in lines[5:])
 
 
-def test_other_names_are_answered_by_those_that_are_there() -> None:
-    with pytest.raises(ConfigError, match="'slrum'") as error:
-        find_batch("slrum")
-    assert error.value.hint.startswith("Known: local, htcondor@POOL, slurm, ")
-
-
 def test_delayed_starts_are_refused(tmp_path: Path) -> None:
     site = read_sites_file(read_site(tmp_path, "{}")).sites["HPC"]
     options = SubmissionOptions(pace=Pace(spread_s=60))
@@ -204,7 +200,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts: Mapping[str, str] = {
-        "sinfo": "sleep 5",
+        "sinfo": "echo 'no more jobs now' >&2; sleep 5",
         "sacct": "echo Slurmctld is DOWN; exit 1",
         "squeue": "printf '%s\\351' $SQUEUE_NAMES $SLURM_CONF",
         "scontrol": "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1",
@@ -219,7 +215,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     assert slurm_arrays.run_command("squeue") == "slurm.conf\ufffd"
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
-        ("sinfo", "timed out"),
+        ("sinfo", "sinfo fails: no more jobs now; timed out\n.*Queued jobs continue"),
         ("sacct", "sacct fails: Slurmctld is DOWN"),
         ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):

@@ -108,15 +108,12 @@ def test_unpermitted_load_is_refused_before_storing(
         Store.open(settings.database, create=False)
 
 
-def test_permitted_load_is_accepted(tmp_path: Path) -> None:
+def test_permitted_load_is_accepted_also_on_this_machine(tmp_path: Path) -> None:
     plan = load_plan(tmp_path, ENOUGH, f"{CEILING}\nwrites = true")
     assert not list_violations(plan)
     (job, *_) = plan.jobs
     assert job.spec.load is not None
     assert job.spec.load.writable == "root://site_a.example:1094//scratch/load"
-
-
-def test_own_machine_permits_load(tmp_path: Path) -> None:
     (door,) = load_sites(make_settings(tmp_path))["local"].doors
     assert door.load is not None
     assert Path(door.writable_url).is_absolute()
@@ -520,12 +517,6 @@ def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> No
     assert "Remove dataset from bundle" in error.value.hint
 
 
-def test_branches_that_leave_none_to_read_are_refused(definition: TestDefinition) -> None:
-    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys(("x", "odd", "y"), ""))
-    with pytest.raises(DefinitionError, match="leaves none to read"):
-        check_contents(with_branches(definition, manifest.tree, "readable"), [manifest])
-
-
 @pytest.mark.parametrize(
     ("name", "blocks", "key"),
     [
@@ -559,7 +550,10 @@ def test_tree_of_an_old_format_is_named(definition: TestDefinition) -> None:
     assert "RNTuples before version 1.0 of the format" in caught.value.hint
 
 
-def test_branch_that_a_file_lacks_is_named_with_the_file(definition: TestDefinition) -> None:
+def test_branches_that_cannot_be_read_are_refused(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys(("x", "odd", "y"), ""))
+    with pytest.raises(DefinitionError, match="leaves none to read"):
+        check_contents(with_branches(definition, manifest.tree, "readable"), [manifest])
     manifest = make_listed_manifest(missing_branches={"gone": "b.root"})
     with pytest.raises(DefinitionError, match=r"no branch matches 'go\?e'") as error:
         check_contents(with_branches(definition, manifest.tree, "x,go?e"), [manifest])

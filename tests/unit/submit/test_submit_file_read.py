@@ -122,18 +122,15 @@ def test_releases_that_cannot_read_are_refused(release: str, message: str, tmp_p
         choose_releases((release,), ["http://host/x.root"], tmp_path)
 
 
-def test_solo_read_has_one_job_with_all_releases(files: OpenedFiles, tmp_path: Path) -> None:
+def test_solo_read_has_one_job_and_a_comparison_pairs(files: OpenedFiles, tmp_path: Path) -> None:
+    jobs = list(plan(files, tmp_path, mode=PAIRED).jobs)
+    assert [job.kind for job in jobs] == ["timed", "timed", "checksum"]
+    assert {execution.mode for job in jobs[:2] for execution in job.spec.executions} == {PAIRED}
     (job,) = plan(files, tmp_path, is_cold=True, cache_mb=0.0).jobs
     variants = [execution.variant for execution in job.spec.executions]
     assert sorted(str(variant["root"]) for variant in variants) == [*RELEASES]
     expected = {"branches": 1.0, "cache_mb": 0, "cache": "cold"}
     assert all({key: variant[key] for key in expected} == expected for variant in variants)
-
-
-def test_comparison_has_pairs_and_checksums(files: OpenedFiles, tmp_path: Path) -> None:
-    jobs = list(plan(files, tmp_path, mode=PAIRED).jobs)
-    assert [job.kind for job in jobs] == ["timed", "timed", "checksum"]
-    assert {execution.mode for job in jobs[:2] for execution in job.spec.executions} == {PAIRED}
 
 
 def test_unreadable_branches_are_left_out(files: OpenedFiles, tmp_path: Path) -> None:

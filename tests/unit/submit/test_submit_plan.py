@@ -343,16 +343,13 @@ def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
     assert checked == {"near", "far"}
 
 
-def test_launches_run_in_another_order_in_each_job(tmp_path: Path) -> None:
+def test_launches_run_in_orders_of_their_own_and_form_own_series(tmp_path: Path) -> None:
     text = PAIRED_TEST.replace("repeats = 2", "repeats = 20")
     orders = {
         tuple(half.kind + half.side for half in job.spec.executions)
         for job in make_local_plan(tmp_path, text).jobs
     }
     assert len(orders) > 5
-
-
-def test_paired_mode_forms_series_of_its_own(tmp_path: Path) -> None:
     solo, paired = (
         {execution.identity["series"] for job in plan.jobs for execution in job.spec.executions}
         for plan in (make_local_plan(tmp_path), make_local_plan(tmp_path, PAIRED_TEST))

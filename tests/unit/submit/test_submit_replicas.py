@@ -151,12 +151,9 @@ def test_remote_folders_are_not_tried(settings: config.Settings, manifest: Manif
     assert states(check_replicas(manifest, at(settings, manifest, "FAR"))) == [NOT_TRIED, NOT_TRIED]
 
 
-def test_unknown_door_is_refused(settings: config.Settings, manifest: Manifest) -> None:
+def test_unknown_storage_is_refused(settings: config.Settings, manifest: Manifest) -> None:
     with pytest.raises(ConfigError, match="no site has a door https"):
         at(settings, manifest, "all", "https")
-
-
-def test_rse_expression_needs_rucio(settings: config.Settings) -> None:
     with pytest.raises(ConfigError, match="Rucio is not configured"):
         select_storage("tier=2", settings, None)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tools import node_probes
@@ -52,9 +54,15 @@ def chosen(settings: Settings, *names: str) -> list[str]:
     return [site.name for site in select_sites(names, settings)]
 
 
+def open_batch(settings: Settings, name: str) -> BatchSystem:
+    return open_batch_system(name, settings)
+
+
 def test_local_site_is_always_present(settings: Settings, tmp_path: Path) -> None:
     assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
     assert list(load_sites(make_settings(tmp_path))) == ["local"]
+    with pytest.raises(ConfigError, match="--sites-file"):
+        chosen(make_settings(tmp_path), "NEAR")
 
 
 def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
@@ -66,41 +74,26 @@ def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("find", "name", "words"),
     [
-        ("NAER", ("unknown site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR")),
-        ("label:nearby", ("unknown label 'nearby'", "Did you mean 'label:near'?")),
-        ("eu", ("unknown site 'eu'", "label:eu")),
-        ("al", ("Did you mean 'all'?",)),
+        (
+            chosen,
+            "NAER",
+            ("unknown site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR"),
+        ),
+        (chosen, "label:nearby", ("unknown label 'nearby'", "Did you mean 'label:near'?")),
+        (chosen, "eu", ("unknown site 'eu'", "label:eu")),
+        (chosen, "al", ("Did you mean 'all'?",)),
+        (open_batch, "htcondor@grit", ("unknown pool 'grit'", "'grid'?", "left unchanged")),
+        (open_batch, "htcondor@grid", ("pools.grid.config", "condor_config")),
+        (open_batch, "pbs", ("unknown batch system 'pbs'", "Known: local, htcondor@POOL, slurm, ")),
     ],
 )
-def test_unknown_site_error_suggests_a_name(
-    settings: Settings, name: str, words: tuple[str, ...]
+def test_unknown_name_is_refused_with_known_ones(
+    settings: Settings, find: Callable[..., object], name: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        chosen(settings, name)
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_unknown_site_error_mentions_missing_sites_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--sites-file"):
-        chosen(make_settings(tmp_path), "NEAR")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("htcondor@grit", ("unknown pool 'grit'", "Did you mean 'grid'?", "left unchanged")),
-        ("htcondor@grid", ("pools.grid.config", "condor_config")),
-        ("pbs", ("unknown batch system 'pbs'",)),
-    ],
-)
-def test_unknown_batch_system_is_refused(
-    settings: Settings, name: str, words: tuple[str, ...]
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        open_batch_system(name, settings)
+        find(settings, name)
     assert caught.value.exit_code == ExitCode.USAGE
     for word in words:
         assert word in str(caught.value)
@@ -235,13 +228,10 @@ def test_software_is_the_site_s_own(
     assert request.location.endswith(location)
 
 
-def test_site_without_an_xrootd_client_is_refused() -> None:
+def test_client_or_release_that_the_site_lacks_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"installation of XRootD 6\.2\.1") as caught:
         _at("xrootd:6.2.1", **{"*": "cvmfs:ROOT/{version}/P", "xrootd": "xrootd:{version}"})
     assert '"xrootd" = "xrootd:/FOLDER"' in str(caught.value)
-
-
-def test_other_release_of_site_software_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"site SITE_A: software.*6\.38\.00"):
         _at("6.40.00", **{"*": "cvmfs:ROOT/6.38.00/P"})
 
