@@ -90,5 +90,4 @@ def remove_file(path: str) -> FileObservation:
 
 def _describe_failure(error: OSError) -> FileObservation:
     kinds = {errno.ENOENT: MISSING, errno.ENOTDIR: MISSING, errno.EACCES: REFUSED}
-    kind = kinds.get(error.errno or 0, FAILED)
-    return FileObservation(failure=kind, message=str(error.strerror))
+    return FileObservation(failure=kinds.get(error.errno or 0, FAILED), message=str(error.strerror))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from html import unescape
 from http.client import HTTPException, IncompleteRead
@@ -47,6 +47,7 @@ from treehammer.datasets.doors.observations import (
     ProbeTarget,
     check_sample,
     find_first_file,
+    read_blocks,
 )
 from treehammer.datasets.manifest import digest_blocks
 from treehammer.text_formatting import ByteCallback
@@ -140,7 +141,8 @@ class HttpDoor:
                     raise HttpAnswerError(
                         f"it answers with status {answer.status} instead of the file"
                     )
-                digest = digest_blocks(_read_blocks(answer, size), advance, copy)
+                blocks = read_blocks(lambda _: answer.read(READ_BLOCK_BYTES), size)
+                digest = digest_blocks(blocks, advance, copy)
                 length = read_length(answer.headers)
             if problem := _find_cut(digest.size, length, size, answer.headers):
                 return FileObservation(failure=NO_RESPONSE, message=problem)
@@ -155,8 +157,7 @@ class HttpDoor:
 
         def put(session: HttpSession) -> FileObservation:
             size = source.stat().st_size
-            headers = {"Content-Length": str(size)}
-            session.change("PUT", url, headers, lambda: source.open("rb"))
+            session.change("PUT", url, {"Content-Length": str(size)}, lambda: source.open("rb"))
             if advance:
                 advance(size)
             return FileObservation(size)
@@ -225,14 +226,6 @@ def _describe_failed_probe(
         target.missing_file_hint if observed.failure == MISSING else "Look into the server's log."
     )
     return ProbeResult(observed.message, remedy, server=server)
-
-
-def _read_blocks(answer: Any, size: int) -> Iterator[bytes]:
-    """Read an answer to its end, or until it is longer than the file."""
-    received = 0
-    while received <= size and (block := answer.read(READ_BLOCK_BYTES)):
-        received += len(block)
-        yield block
 
 
 def _find_cut(received: int, length: int | None, size: int, headers: Any) -> str:
@@ -305,9 +298,8 @@ class HttpSession:
 
     def list_entries(self, path: str) -> list[tuple[str, bool]]:
         """List a folder by WebDAV: each name, and whether it is a folder; without empty files."""
-        with self.request(
-            "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
-        ) as answer:
+        url = self.url_of(path).rstrip("/") + "/"
+        with self.request("PROPFIND", url, {"Depth": "1"}) as answer:
             root = self.read_listing(answer)
             folder = _split_path(urlsplit(answer.url).path)
         if root.tag != _MULTISTATUS:
@@ -360,10 +352,9 @@ class HttpSession:
         body: ByteBody | None = None,
     ) -> Any:
         """Send a request and follow its redirects, also to plain servers."""
-        address = self.find_address(method, url)
         return send_request(
             method,
-            address,
+            self.find_address(method, url),
             deadline or Deadline(RESPONSE_TIMEOUT_S),
             {"User-Agent": f"treehammer/{__version__}", **headers},
             body=body,
@@ -460,9 +451,8 @@ def _describe_cause(error: Exception) -> ProbeResult:
     if isinstance(reason, ssl.SSLError):
         return _describe_tls_error(reason)
     if isinstance(reason, TimeoutError):
-        return ProbeResult(
-            f"the server accepts connections: {reason}", "Look into the server's log."
-        )
+        problem = f"the server accepts connections: {reason}"
+        return ProbeResult(problem, "Look into the server's log.")
     cause = getattr(reason, "strerror", None) or str(reason).strip() or type(reason).__name__
     is_early = isinstance(reason, IncompleteRead) or type(reason) is ConnectionResetError
     protocol = " as a web server" if isinstance(reason, (HTTPException, ValueError)) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from treehammer.datasets.manifest import FileDigest
@@ -57,6 +57,14 @@ class FileObservation:
     def from_digest(cls, digest: FileDigest) -> FileObservation:
         """Return the observation of a file that was read in full."""
         return cls(digest.size, digest.adler32, digest.sha256)
+
+
+def read_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+    """Read blocks from an offset to the end of a file, or until it is longer than ``size``."""
+    offset = 0
+    while offset <= size and (block := read(offset)):
+        yield block
+        offset += len(block)
 
 
 def normalize_adler32(text: str) -> str:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from treehammer.collectors.pelican_director import locate_object
 from treehammer.datasets.doors.http_door import HttpDoor, HttpSession
 from treehammer.datasets.doors.observations import FAILED, FileObservation
-from treehammer.text_formatting import ByteCallback
-
-_READ_ONLY = FileObservation(
-    failure=FAILED, message="federations are only read: write to the origin's own door"
-)
 
 
 class PelicanSession(HttpSession):
@@ -29,11 +23,10 @@ _DOOR = HttpDoor(PelicanSession)
 probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.read_file
 
 
-def write_file(_source: Path, _url: str, _advance: ByteCallback | None = None) -> FileObservation:
-    """Refuse to write."""
-    return _READ_ONLY
+def write_file(*_: object) -> FileObservation:
+    """Refuse to change a file."""
+    message = "federations are only read: write to the origin's own door"
+    return FileObservation(failure=FAILED, message=message)
 
 
-def remove_file(_url: str) -> FileObservation:
-    """Refuse to remove."""
-    return _READ_ONLY
+remove_file = write_file

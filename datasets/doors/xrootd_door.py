@@ -6,20 +6,22 @@ library, and a process can be killed when a server does not respond.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any
 
 from treehammer.datasets.doors import xrootd_process
 from treehammer.datasets.doors.observations import (
     FAILED,
+    MISSING,
     NO_RESPONSE,
     FileObservation,
     ProbeResult,
@@ -39,10 +41,10 @@ CLIENT_TIMEOUTS = {
     "XRD_APPNAME": "treehammer",
 }
 #: Start of the client's lines that report progress.
-_PROGRESS_START = '{"done"'
+_PROGRESS_START = b'{"done"'
 #: Seconds without output after which the client is killed.
 SILENCE_TIMEOUT_S = 30.0
-#: Seconds that the client may take to exit after its last line.
+#: Seconds that the client may take to exit once it has closed its output.
 EXIT_TIMEOUT_S = 10.0
 NO_ANSWER_MESSAGE = "the server accepts connections and does not answer within {:.0f} s"
 
@@ -52,9 +54,8 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     try:
         return ProbeResult(**_run_client("probe", prefix, target.path, str(target.size)))
     except TimeoutError:
-        return ProbeResult(
-            NO_ANSWER_MESSAGE.format(SILENCE_TIMEOUT_S), "Look into the server's log."
-        )
+        problem = NO_ANSWER_MESSAGE.format(SILENCE_TIMEOUT_S)
+        return ProbeResult(problem, "Look into the server's log.")
     except (ValueError, TypeError) as error:
         return ProbeResult(str(error), "")
 
@@ -97,7 +98,7 @@ def _observe_file(
 def _run_client(
     *words: str, advance: ByteCallback | None = None, limit_s: float = 0.0
 ) -> Mapping[str, Any]:
-    """Run the client; returns its final result.
+    """Perform a request; returns its result.
 
     Raises:
         TimeoutError: The client printed nothing for ``limit_s`` seconds and was killed.
@@ -105,58 +106,73 @@ def _run_client(
         MissingExtraError: the XRootD client is not installed.
     """
     require_packages("XRootD")
-    command = [sys.executable, "-P", "-m", xrootd_process.__name__, *words]
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=os.environ | CLIENT_TIMEOUTS,
-        ) as process,
-    ):
-        last_line = ""
+    limit_s = limit_s or SILENCE_TIMEOUT_S
+    environment = os.environ | CLIENT_TIMEOUTS
+    idle = _idle_clients[sys.executable, *environment.items()]
+    with suppress(IndexError, ValueError):  # there is none, or it has ended
+        client = idle.pop()
+        result = client.request(words, advance, limit_s)
+        if result.get("failure", result.get("problem")) in ("", MISSING):
+            idle.append(client)
+            return result
+        client.end()  # its connection may be broken, or its credential old: a new one decides
+    client = _Client(environment)
+    result = client.request(words, advance, limit_s)
+    idle.append(client)
+    return result
+
+
+class _Client:
+    """Process with XRootD's client, for one request after the other: it takes long to start."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        atexit.register(self.end)
+        self._socket, inner = socket.socketpair()
+        self._lines = self._socket.makefile("rb")
+        command = [sys.executable, "-P", "-m", xrootd_process.__name__]
+        with inner:
+            self._process = subprocess.Popen(
+                command,
+                stdin=inner.fileno(),
+                stdout=inner.fileno(),
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def request(
+        self, words: Sequence[str], advance: ByteCallback | None, limit_s: float
+    ) -> Mapping[str, Any]:
+        """Send a request and wait for its result; without one, the client is ended."""
+        message = b""
+        self._socket.settimeout(limit_s)
         try:
-            for last_line in _read_lines(process, limit_s or SILENCE_TIMEOUT_S):
-                if advance and last_line.startswith(_PROGRESS_START):
-                    advance(json.loads(last_line)["done"])
+            with suppress(BrokenPipeError):
+                self._socket.sendall(f"{json.dumps(words)}\n".encode())
+            with suppress(ConnectionResetError):
+                for line in self._lines:
+                    if not line.startswith(b"{"):
+                        message += line
+                    elif not line.startswith(_PROGRESS_START):
+                        result: Mapping[str, Any] = json.loads(line)
+                        return result
+                    elif advance:
+                        advance(json.loads(line)["done"])
         except BaseException:
-            process.kill()
+            self.end()
             raise
-        try:
-            code = process.wait(EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        errors.seek(0)
-        message = errors.read().decode("utf-8", "replace").strip() or last_line.strip()
-    if last_line.startswith("{") and not last_line.startswith(_PROGRESS_START):
-        result: Mapping[str, Any] = json.loads(last_line)
-        return result
-    raise ValueError(f"XRootD's client ended with {code}: {message[-300:]}")
+        code, text = self.end(EXIT_TIMEOUT_S), message.decode("utf-8", "replace").strip()
+        raise ValueError(f"XRootD's client ended with {code}: {text[-300:]}")
+
+    def end(self, timeout_s: float = 0.0) -> int:
+        """End the process, which may take so many seconds by itself; return its exit code."""
+        atexit.unregister(self.end)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        self._process.kill()
+        self._lines.close()
+        self._socket.close()
+        return self._process.wait()
 
 
-def _read_lines(process: subprocess.Popen[str], limit_s: float) -> Iterator[str]:
-    """Iterate over the lines that a process prints.
-
-    Raises:
-        TimeoutError: The process printed nothing for so many seconds.
-    """
-    lines: Queue[str] = Queue()
-
-    def collect() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put("")
-
-    Thread(target=collect, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=limit_s)
-        except Empty:
-            raise TimeoutError from None
-        if not line:
-            return
-        yield line
+#: Clients without a request, by their environment.
+_idle_clients: dict[tuple[object, ...], list[_Client]] = defaultdict(list)

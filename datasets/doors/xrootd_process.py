@@ -1,7 +1,8 @@
 """Requests with XRootD's own client, in a separate process.
 
-``python -m treehammer.datasets.doors.xrootd_process VERB ...`` prints one JSON object per line:
-progress as ``done``, the bytes of each block read or written, and finally the result.
+``python -m treehammer.datasets.doors.xrootd_process`` reads requests, each a line with a list of words.
+For each it prints one JSON object per line: progress as ``done``, the bytes of each block read or
+written, and finally the result.  It ends with its input, or after a time without requests.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -30,6 +32,7 @@ from treehammer.datasets.doors.observations import (
     check_sample,
     find_first_file,
     normalize_adler32,
+    read_blocks,
 )
 from treehammer.datasets.manifest import digest_blocks
 
@@ -37,6 +40,8 @@ from treehammer.datasets.manifest import digest_blocks
 TRANSFER_BLOCK_BYTES = 2 << 20
 #: Timeout in seconds of a checksum, for which the server may read the file.
 CHECKSUM_TIMEOUT_S = 600
+#: Seconds without a request after which the client ends.
+IDLE_TIMEOUT_S = 60
 
 #: XRootD error numbers: no such path, access denied, folder, unsupported, not authenticated.
 NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED, AUTH_FAILED = 3011, 3010, 3016, 3013, 3030
@@ -71,12 +76,12 @@ def _print_message(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def _probe(prefix: str, path: str, size: str) -> Mapping[str, Any]:
+def _probe(prefix: str, path: str, size: str) -> ProbeResult:
     target = ProbeTarget(path, int(size))
     try:
-        return asdict(_probe_server(prefix, target))
+        return _probe_server(prefix, target)
     except _XRootDError as error:
-        return asdict(_describe_failure(error, target))
+        return _describe_failure(error, target)
 
 
 def _probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
@@ -118,8 +123,7 @@ def _probe_file(
         size = _unwrap_response(opened.stat()).size
         sample = check_sample(target, path, _unwrap_response(opened.read(0, SAMPLE_BYTES)), size)
         data_server = opened.get_property("DataServer")
-    details = f"{sample.details} at {data_server}" if data_server else sample.details
-    return ProbeResult(sample.problem, sample.remedy, details)
+    return replace(sample, details=f"{sample.details} at {data_server}") if data_server else sample
 
 
 def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
@@ -151,16 +155,14 @@ def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tupl
 
 
 def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
-    message = str(error)
+    remedy = "Look into the server's log."
     if error.status.errno == NOT_FOUND:
-        return ProbeResult(message, target.missing_file_hint)
-    if error.is_permission_denied:
-        return ProbeResult(message, PERMISSION_HINT)
-    if not error.status.errno:
-        return ProbeResult(
-            message, "Check the port: what listens there may speak another protocol."
-        )
-    return ProbeResult(message, "Look into the server's log.")
+        remedy = target.missing_file_hint
+    elif error.is_permission_denied:
+        remedy = PERMISSION_HINT
+    elif not error.status.errno:
+        remedy = "Check the port: what listens there may speak another protocol."
+    return ProbeResult(str(error), remedy)
 
 
 def _stat_file(url: str) -> FileObservation:
@@ -204,17 +206,11 @@ def _read_file(url: str, size: str, copy_to: str) -> FileObservation:
 
     with client.File() as file, Path(copy_to or os.devnull).open("wb") as copy:
         _unwrap_response(file.open(url))
-        blocks = _read_blocks(file, int(size))
+        blocks = read_blocks(
+            lambda offset: _unwrap_response(file.read(offset, TRANSFER_BLOCK_BYTES)), int(size)
+        )
         digest = digest_blocks(blocks, lambda size: _print_message(done=size), copy)
     return FileObservation.from_digest(digest)
-
-
-def _read_blocks(file: Any, size: int) -> Iterator[bytes]:
-    """Read a file to its end, or until it is longer than ``size``."""
-    offset = 0
-    while offset <= size and (block := _unwrap_response(file.read(offset, TRANSFER_BLOCK_BYTES))):
-        yield block
-        offset += len(block)
 
 
 def _write_file(path: str, url: str) -> FileObservation:
@@ -241,23 +237,22 @@ def _remove_file(url: str) -> FileObservation:
     return FileObservation()
 
 
-def _run_file_action(action: Callable[..., FileObservation], *words: str) -> Mapping[str, Any]:
+def _perform_action(verb: str, *words: str) -> FileObservation | ProbeResult:
     try:
-        return asdict(action(*words))
+        return _ACTIONS[verb](*words)
     except _XRootDError as error:
         failure = FAILED if error.status.errno else NO_RESPONSE
         if error.status.errno == NOT_FOUND:
             failure = MISSING
         elif error.is_permission_denied:
             failure = REFUSED
-        return asdict(FileObservation(failure=failure, message=str(error)))
+        return FileObservation(failure=failure, message=str(error))
     except OSError as error:
-        return asdict(
-            FileObservation(failure=FAILED, message=f"{error.filename}: {error.strerror}")
-        )
+        return FileObservation(failure=FAILED, message=f"{error.filename}: {error.strerror}")
 
 
-_FILE_ACTIONS: Mapping[str, Callable[..., FileObservation]] = {
+_ACTIONS: Mapping[str, Callable[..., FileObservation | ProbeResult]] = {
+    "probe": _probe,
     "stat": _stat_file,
     "read": _read_file,
     "write": _write_file,
@@ -265,13 +260,12 @@ _FILE_ACTIONS: Mapping[str, Callable[..., FileObservation]] = {
 }
 
 
-def main(verb: str, *words: str) -> None:
-    """Perform a request and print its result."""
-    _print_message(
-        **(_probe(*words) if verb == "probe" else _run_file_action(_FILE_ACTIONS[verb], *words))
-    )
+def main() -> None:
+    """Perform requests and print their results."""
+    while select.select([sys.stdin], [], [], IDLE_TIMEOUT_S)[0] and (line := sys.stdin.readline()):
+        _print_message(**asdict(_perform_action(*json.loads(line))))
     os._exit(0)  # the client's threads may still wait for a silent server
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

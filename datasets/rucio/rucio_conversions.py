@@ -253,10 +253,6 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
     if kind in _CONFIG_ERRORS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
         return ConfigError(message, where=file, hint=hint)
-    if kind in LOGIN_ERRORS:
-        account = settings.rucio_account or "your account"
-        hint = "Check account, username and password in rucio.cfg, or your proxy or token."
-        return ConfigError(f"does not let {account} in: {message}", where=file, hint=hint)
     if kind in _ERRORS_BY_KIND:
         return _ERRORS_BY_KIND[kind](message, where=where)
     if kind in TRANSIENT_ERRORS:

@@ -465,7 +465,7 @@ def test_silent_xrootd_door_gives_no_observation() -> None:
     assert "does not answer within" not in seen.message, "the client gives up by itself"
 
 
-def test_crashed_client_output_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_is_kept_until_it_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = tmp_path / "python"
     client.write_text("#!/bin/sh\necho '{\"done\": 5}'\necho no memory >&2\nexit 3\n")
     client.chmod(0o755)
@@ -475,6 +475,13 @@ def test_crashed_client_output_is_reported(tmp_path: Path, monkeypatch: pytest.M
         seen = doors.read_file(f"root://127.0.0.1:{port}//f", 1, done.append)
     assert (seen.failure, done) == (FAILED, [5])
     assert seen.message == "XRootD's client ended with 3: no memory"
+    client.write_text(f"""#!/bin/sh
+echo start >> {tmp_path}/starts
+for rest in '"size": 1' '"failure": "missing"' '"failure": "refused"'; do read line; echo "{{$rest}}"; done""")
+    with serve_tcp() as port:
+        observations = [doors.stat_file(f"root://127.0.0.1:{port}//f") for _ in range(4)]
+    assert [seen.size for seen in observations] == [1, None, 1, None], "a new client decides"
+    assert (tmp_path / "starts").read_text() == "start\n" * 2
 
 
 def test_folder_failures_are_reported(tmp_path: Path) -> None:
