@@ -239,7 +239,8 @@ def test_unseen_reads_are_named(
 
 @needs_compiler
 def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, data: Path) -> None:
-    code = f"open({str(data)!r}, 'rb').read(); import json"
+    code = f"open({str(data)!r}, 'rb').read(); import json, mmap; shared = open('shared', 'wb+')"
+    code += "; shared.truncate(4096); mmap.mmap(shared.fileno(), 4096)"
     values, document = summarize(tmp_path, [sys.executable, "-c", code])
     assert "file_reads_missing" not in values
     assert [file["path"] for file in document["files"]] == [str(data)]

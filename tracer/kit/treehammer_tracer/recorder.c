@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -26,8 +25,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAGIC 0x3130454341525448ull /* "HTRACE01" */
@@ -169,8 +166,7 @@ static int open_log(void)
    struct Header *log = memory;
    *log = (struct Header){MAGIC, getpid(), getppid(), MAX_FILES, MAX_EVENTS};
    log->flags = are_streams_seen ? STREAMS_SEEN : 0;
-   if (readlink("/proc/self/exe", log->program, sizeof log->program - 1) < 0)
-      log->program[0] = 0;
+   readlink("/proc/self/exe", log->program, sizeof log->program - 1);
    files = (struct File *)(log + 1);
    header = log;
    return 1;
@@ -504,12 +500,16 @@ RING(io_uring_queue_init, "liburing.so.2", unsigned)
 RING(io_uring_queue_init_params, "liburing.so.2", void *)
 RING(io_setup, "libaio.so.1", void *) /* has no options */
 
+/* Not of memory that processes share: a file to be written that is empty, or that shm_open() opened. */
 #define MAPPER(name, parameters)                                                                            \
    void *name parameters                                                                                    \
    {                                                                                                        \
       REAL(void *, name, parameters);                                                                       \
       void *mapped = real(address, length, protection, flags, fd, offset);                                  \
-      if (mapped != MAP_FAILED && !(flags & MAP_ANONYMOUS) && !(protection & PROT_EXEC))                    \
+      struct stat status;                                                                                   \
+      int is_shared = flags & MAP_SHARED && protection & PROT_WRITE;                                        \
+      if (mapped != MAP_FAILED && !(flags & MAP_ANONYMOUS) && !(protection & PROT_EXEC) && fd < MAX_FDS &&  \
+          syscall(SYS_fstat, fd, &status) == 0 && (!is_shared || (file_of_fd[fd] && status.st_blocks)))     \
          note_use(fd, 0, length);                                                                           \
       return mapped;                                                                                        \
    }
