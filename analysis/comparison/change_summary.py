@@ -98,7 +98,7 @@ def summarize_changes(rows: Sequence[VerdictRow]) -> list[ChangeSummary]:
 
 #: Columns of :meth:`ChangeSummary.to_row`.
 SUMMARY_COLUMNS = (
-    TableColumn("changes", ""),
+    TableColumn("changes", "change"),
     TableColumn("metric", "metric", title_metric),
     TableColumn(
         "count",

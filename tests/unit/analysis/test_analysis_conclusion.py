@@ -12,7 +12,7 @@ from measurement_factory import build_verdict
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.comparison_output import describe_comparisons
-from treehammer.analysis.comparison.change_summary import summarize_changes
+from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes, describe_environment
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
@@ -415,8 +415,8 @@ def test_summary_counts_regressions_and_improvements_with_their_sizes() -> None:
     )
     slower, faster = (summary.to_row() for summary in summarize_changes(rows))
     assert (slower["changes"], slower["count"], slower["of"]) == ("regressions", 2, 4)
-    assert (slower["smallest"], slower["largest"]) == (0.03, 0.05)
-    assert slower["mean"] == pytest.approx(0.04)
+    sizes = (slower["smallest"], slower["mean"], slower["largest"])
+    assert sizes == pytest.approx((0.03, 0.04, 0.05))
     assert slower["largest_in"] == "2 % of the branches (cache_mb=0)"
     # The value that all regressions, and nothing else, have.
     assert slower["kinds"] == "2 % of the branches"
@@ -430,6 +430,7 @@ def test_summary_names_all_kinds_and_sites_and_needs_several_verdicts() -> None:
     (summary,) = summarize_changes(rows)
     assert (summary.kinds, summary.to_row()["largest_in"]) == ("all", "read at A")
     assert not summarize_changes(rows[:1])
+    assert all(column.title or column.hidden for column in SUMMARY_COLUMNS)
     assert not summarize_changes(build_rows(("a", "same", 0.0), ("b", "undecided", 0.1)))
     rows = build_rows(("command=sort -n", "slower", 0.1), ("command=wc -l", "same", 0.0))
     assert summarize_changes(rows)[0].kinds == "command=sort -n"
