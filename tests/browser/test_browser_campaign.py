@@ -6,20 +6,18 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from browser import LOOKS, WatchedTab
+from browser import LOOKS, Visit
 from captured_runs import commit_all, make_repository, run_captured
 from page_database import CAMPAIGN, RATES, STEPS, add_load_campaign
 from playwright.sync_api import Browser
 from service_process import serve_folder
 
 from treehammer.sql.write.store import Store
-
-Visit = Callable[..., WatchedTab]
 
 TEST = """
 [test]

@@ -5,20 +5,18 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from urllib.parse import quote, urlencode, urlsplit
 
 import hostile_database
 import httpx
 import pytest
-from browser import WatchedTab
+from browser import Visit, WatchedTab
 from hostile_database import ATTACK_TEXTS, attack_text
 from service_process import serve_folder
 
 from treehammer.sql.core.schema import metadata
-
-Visit = Callable[..., WatchedTab]
 
 #: Elements that no template writes.
 STRANGE = """
@@ -167,3 +165,6 @@ def test_pages_with_hostile_text_are_readable(service: str, open_tab: Visit, pat
     tab = open_tab(service, size="phone", scheme="dark")
     assert tab.open(path) == 200
     tab.check_page()
+    # A long name moves no numbers out of view.
+    names = tab.page.locator("tbody th:not(.long)")
+    assert names.evaluate_all("cells => cells.every(cell => cell.offsetWidth <= 24 * 16)")

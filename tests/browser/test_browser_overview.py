@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from browser import LOOKS, VIEWPORT_WIDTHS, WatchedTab, check_form_after_back
+from browser import LOOKS, VIEWPORT_WIDTHS, Visit, check_form_after_back
 from command_forker import run_command
 from page_database import CHANGE, HOSTILE_TEXTS, SITES, STATE_CHANGE
 from playwright.sync_api import Browser, expect
-
-Visit = Callable[..., WatchedTab]
-
 
 #: Pages without tests of their own, and the text that shows that they are filled.
 FILLED_PAGES = {
@@ -303,21 +299,22 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
         expect(box).to_have_value(value)
 
 
-def test_state_and_last_day_stay_in_view_beside_many_days(
-    full_service: str, open_tab: Visit
+@pytest.mark.parametrize("path, share", [("/", 0.6), ("/?days=60", 0.9)])
+def test_state_and_last_day_stay_in_view(
+    full_service: str, open_tab: Visit, path: str, share: float
 ) -> None:
     tab = open_tab(full_service)
-    tab.open("/?days=60")
+    tab.open(path)
     matrix = tab.page.locator(".wide:has([data-table=days])")
     row = matrix.locator("tbody tr").filter(has=tab.page.locator("td.critical, td.warning")).first
-    window, state, last = (
+    window, site, state, last = (
         box.evaluate("box => box.getBoundingClientRect().toJSON()")
-        for box in (matrix, row.locator(".state"), row.locator("td").last)
+        for box in (matrix, row.locator("th"), row.locator(".state"), row.locator("td").last)
     )
-    assert window["left"] <= state["left"]
+    assert site["right"] <= state["left"]
     assert state["right"] < last["right"] <= window["right"]
     # No part of the window's width is empty.
-    assert window["width"] > 0.9 * VIEWPORT_WIDTHS["laptop"]
+    assert window["width"] > share * VIEWPORT_WIDTHS["laptop"]
 
 
 #: Pixels of a sheet of A4 in landscape within its margins.

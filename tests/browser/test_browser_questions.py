@@ -9,21 +9,20 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from browser import WatchedTab
+from browser import Visit
 from playwright.sync_api import Browser, Page
 from repository_code import import_short_benchmarks
 from service_process import serve_folder
 
 from treehammer.web.figures.drawing import PAPER_WIDTHS_MM
 
-Visit = Callable[..., WatchedTab]
 #: Width and height of the screens.
 SCREENS = ((1400, 900), (390, 844))
 #: The first text that matches a pattern, and whether it is seen without scrolling: within the window,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 
 import httpx
 import pytest
-from browser import LOOKS, WatchedTab, check_form_after_back
+from browser import LOOKS, Visit, WatchedTab, check_form_after_back
 from playwright.sync_api import Route, expect
 
 from treehammer import config
 from treehammer.collectors.software import providers
-
-Visit = Callable[..., WatchedTab]
 
 
 @pytest.fixture(scope="module", autouse=True)

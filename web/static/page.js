@@ -108,8 +108,11 @@ function enhance(root) {
 enhance(document.body);
 // Signing in with a key would show the form again.
 for (const note of document.querySelectorAll("[data-needs-cookies]")) note.hidden = navigator.cookieEnabled;
-// Scroll tables of days to the latest ones.
-for (const table of document.querySelectorAll(".newest")) table.scrollLeft = table.scrollWidth;
+// Scroll tables of days to the latest ones, beside sites of any name and their states.
+for (const table of document.querySelectorAll(".newest")) {
+  table.style.setProperty("--site-width", `${table.querySelector("tbody th").offsetWidth}px`);
+  table.scrollLeft = table.scrollWidth;
+}
 document.body.addEventListener("htmx:afterSettle", (event) => {
   enhance(event.target);
   // Words that were typed since the request are still in the field, but the form that would send them is gone.

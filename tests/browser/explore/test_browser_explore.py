@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from browser import LOOKS, WatchedTab
+from browser import LOOKS, Visit, WatchedTab
 from playwright.sync_api import expect
-
-Visit = Callable[..., WatchedTab]
 
 
 def drawn(tab: WatchedTab, *, scrolls: bool = False) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import page_database
 import pytest
-from browser import WatchedTab
+from browser import Visit
 from local_servers import serve_http
 from playwright.sync_api import expect
 
@@ -42,9 +42,7 @@ def address(site: PublishedSite) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def test_pages_are_accessible_and_small(
-    site: PublishedSite, address: str, open_tab: Callable[..., WatchedTab]
-) -> None:
+def test_pages_are_accessible_and_small(site: PublishedSite, address: str, open_tab: Visit) -> None:
     """In one look, since the service's pages, whose styles they have, are tested in both."""
     tab = open_tab(address, size="phone", scheme="dark")
     for page in sorted(site.folder.rglob("*.html")):
@@ -53,9 +51,7 @@ def test_pages_are_accessible_and_small(
         assert tab.page.evaluate(_SUM_LOADED) <= MAX_LOADED_BYTES, page
 
 
-def test_page_is_readable_without_scripts(
-    address: str, open_tab: Callable[..., WatchedTab]
-) -> None:
+def test_page_is_readable_without_scripts(address: str, open_tab: Visit) -> None:
     tab = open_tab(address, script=False)
     assert tab.open("/index.html") == 200
     expect(tab.page.locator("main .headline")).to_contain_text(
@@ -67,7 +63,7 @@ def test_page_is_readable_without_scripts(
     assert not tab.bad
 
 
-def test_chart_zooms_when_a_reader_asks(address: str, open_tab: Callable[..., WatchedTab]) -> None:
+def test_chart_zooms_when_a_reader_asks(address: str, open_tab: Visit) -> None:
     tab = open_tab(address)
     assert tab.open("/index.html") == 200
     tab.page.get_by_role("button", name="Zoom", exact=True).click()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ AXE_VERSION = "4.14.1"
 VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
 #: Widths and color schemes of the tests of a page: each once, as neither depends on the other.
 LOOKS = (("phone", "dark"), ("laptop", "light"))
+#: The fixture that opens tabs.
+Visit = Callable[..., "WatchedTab"]
 
 
 def unpack_chromium() -> Path:
@@ -37,14 +39,13 @@ def run_chromium() -> Iterator[Browser]:
     program = tree / "usr/lib/chromium/chromium-headless-shell"
     # One of its libraries is in a folder of its own.
     libraries = ":".join(map(str, tree.glob("usr/lib/*/pulseaudio")))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(
             executable_path=program, env={**os.environ, "LD_LIBRARY_PATH": libraries}
-        )
-        try:
-            yield browser
-        finally:
-            browser.close()
+        ) as browser,
+    ):
+        yield browser
 
 
 #: Lists charts that are cut, though they do not scroll as heat maps do, and labels that touch.
@@ -113,9 +114,8 @@ class WatchedTab:
 
     def open(self, path: str) -> int:
         """Open a page, wait until it has loaded, and return the HTTP status."""
-        answer = self.page.goto(path)
+        answer = self.page.goto(path, wait_until="networkidle")
         assert answer is not None
-        self.page.wait_for_load_state("networkidle")
         return answer.status
 
     def check_page(self) -> None:
