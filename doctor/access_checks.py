@@ -250,7 +250,7 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
         ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now for certificate in loaded
     )
     in_folder = len(list(folder.glob("*.[0-9]"))) if folder.is_dir() else 0
-    finding = f"{len(loaded)} in bundles, {in_folder} in {folder}"
+    finding = f"{len(loaded)} in bundles ({expired} expired), {in_folder} in {folder}"
     state, remedy = DiagnosisState.OK, ""
     if not in_folder and environment.get(CERT_DIR_VARIABLE):
         state = DiagnosisState.FAILED
@@ -258,7 +258,6 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
     elif not in_folder and not loaded:
         state = DiagnosisState.FAILED
         remedy = "Install ca-certificates, and the authorities of the grid for its doors."
-    elif expired:
+    elif loaded and expired == len(loaded):  # Debian's newest package has expired ones too
         state, remedy = DiagnosisState.WARNING, "Update ca-certificates."
-        finding += f"; {expired} expired"
     yield Diagnosis(part, state, finding, remedy)

@@ -17,6 +17,7 @@ apt_install() {
         sudo=(sudo -n)
     fi
     say "installing with apt: $*"
+    local -x DEBIAN_FRONTEND=noninteractive
     "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
@@ -46,6 +47,8 @@ command -v valgrind >/dev/null || apt_install valgrind ||
 "$python" -c 'import ctypes.util as c, sys; sys.exit(not (c.find_library("pangoft2-1.0") and c.find_library("harfbuzz-subset")))' ||
     apt_install libpangoft2-1.0-0 libharfbuzz-subset0 ||
     say "no Pango: 'treehammer report -o FILE.pdf' and its test will not run (Debian: apt install libpangoft2-1.0-0 libharfbuzz-subset0)"
+command -v curl >/dev/null || apt_install curl ||
+    say "no curl: tests of load tests by curl will be skipped (Debian: apt install curl)"
 [ -x /usr/bin/python3 ] || apt_install python3 ||
     say "no /usr/bin/python3: there will be no testbed, whose jobs run in it (Debian: apt install python3)"
 command -v git >/dev/null || apt_install git || { say "no git (Debian: apt install git)"; exit 2; }

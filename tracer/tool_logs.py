@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from treehammer.errors import MeasurementFileError, explain_missing_extra
+from treehammer.errors import ConfigError, MeasurementFileError
 from treehammer.text_formatting import SECOND_US
 from treehammer.tracer.kit.treehammer_tracer.command_trace import compose_document
 from treehammer.tracer.kit.treehammer_tracer.file_map import map_files
@@ -42,10 +42,12 @@ def read_darshan_log(path: Path) -> Mapping[str, Any]:
 
     Raises:
         MeasurementFileError: it cannot be read.
-        MissingExtraError: the package ``darshan`` is missing.
+        ConfigError: the package ``darshan`` has no library for this Python.
     """
-    with explain_missing_extra():
+    try:
         from darshan import DarshanReport
+    except RuntimeError as error:
+        raise ConfigError("darshan has no library for this Python: use 3.11 or 3.12") from error
     try:
         with DarshanReport(str(path), read_all=False, dtype="dict") as report:
             return _Log(report).summarize()
@@ -84,24 +86,22 @@ class _Log:
             streams += int(record["counters"]["STDIO_READS"])
             self._add_counters(record["id"], _STREAMS, record["counters"], record["fcounters"])
         reads = {file.path: file for file in self._files.values() if file.path[:1] != "<"}
-        wall_s = float(self._job["run_time"])
         started_s = self._job["start_time_sec"] + self._job["start_time_nsec"] / 1e9
         head = {
             "command": self._report.metadata["exe"].strip(),
             "processes": self._job["nprocs"],
-            "wall_s": wall_s,
+            "wall_s": float(self._job["run_time"]),
         }
         values = summarize_reads(reads)
         del values["mapped_bytes"]
-        reasons = self._list_gaps(bool(traced), bool(untraced), bool(streams))
         return {
             "axes": {"command": head["command"]},
             "host": self._hosts.pop() if len(self._hosts) == 1 else "",
             "started_us": round(started_s * SECOND_US),
-            "wall_s": wall_s,
+            "wall_s": head["wall_s"],
             "values": {
                 **values,
-                "file_reads_missing": "; ".join(reasons),
+                "file_reads_missing": "; ".join(self._list_gaps(traced, untraced, streams)),
                 "file_reads": compose_document(
                     head, reads, lambda files: _describe_maps(files, head["command"], started_s)
                 ),
@@ -152,16 +152,16 @@ class _Log:
             end = file.add_read(segment["offset"], segment["length"], end)
         return len(segments)
 
-    def _list_gaps(self, is_traced: bool, has_untraced: bool, has_streams: bool) -> Iterator[str]:
+    def _list_gaps(self, traced: int, untraced: set[int], streams: int) -> Iterator[str]:
         yield "Darshan records no CPU, threads, connections and bytes of maps"
-        if has_untraced and not is_traced:
+        if untraced and not traced:
             # The package's library prints that it cannot read the trace of a later release.
             is_there = _TRACE in self._report.modules
             trace = "its trace cannot be read" if is_there else "it has no trace"
             yield f"{trace} (DXT): distinct bytes and branches are not known"
-        elif has_untraced:
+        elif untraced:
             yield "the trace (DXT) holds the reads of some files only"
-        if has_streams:
+        if streams:
             yield "of C streams it has what the program requested"
         if self._ran_out:
             yield "Darshan ran out of memory: files or reads are missing"

@@ -77,7 +77,7 @@ _CHANGE_INTERVAL_S = 0.02
 #: Longest time in seconds that a cancel waits for jobs to end, and its interval between looks.
 _END_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
 #: Longest time in seconds that a transaction waits for others.
-_TRANSACTION_TIMEOUT_S = 60.0
+_LOCK_WAIT_S = 60.0
 
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -210,7 +210,7 @@ class LocalBatch(BatchSystem):
         """
         path = self.root / "queue.db"
         try:
-            with closing(sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)) as connection, connection:
+            with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as connection, connection:
                 yield connection
         except sqlite3.Error as error:
             raise BatchError(

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings, apply_flags, load_settings
 from treehammer.sql.core.access_keys import AccessKey, MasterKeys
-from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.engine.database_setup import open_engine, opened_engine
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
@@ -85,14 +85,14 @@ class ServiceThread:
 
     def make_key(self, role: str, **changes: Any) -> AccessKey:
         """Create a key in the service's database."""
-        engine = open_engine(self.url, create=True)
-        key = Keyring(engine).create_key(MASTER_KEY, role, f"{role}er", now_us=1, **changes)
-        engine.dispose()
-        return key
+        with self.open_keyring() as keyring:
+            return keyring.create_key(MASTER_KEY, role, f"{role}er", now_us=1, **changes)
 
-    def open_keyring(self) -> Keyring:
+    @contextmanager
+    def open_keyring(self) -> Iterator[Keyring]:
         """Open the keyring of the service's database."""
-        return Keyring(open_engine(self.url, create=True))
+        with opened_engine(self.url, create=True) as engine:
+            yield Keyring(engine)
 
     def post_document(
         self, content: Any, token: str, path: str = "/api/v1/measurements", **headers: str

@@ -274,7 +274,7 @@ def list_requirements() -> Iterator[tuple[str, Requirement]]:
     }
     for section, lines in sections.items():
         for line in lines:
-            if line and not line.startswith("treehammer["):
+            if line and not line.startswith("treehammer[") and "< '3.11'" not in line:
                 yield section, Requirement(line)
 
 

@@ -135,16 +135,16 @@ def test_credentials(settings: Settings, tmp_path: Path) -> None:
 
 
 def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def context(expiry: str) -> Any:
-        trusted = SimpleNamespace(get_ca_certs=lambda: [{"notAfter": expiry}])
-        return lambda _environment: trusted
+    def context(*years: int) -> Any:
+        certificates = [{"notAfter": f"Jan  1 00:00:00 {year} GMT"} for year in years]
+        return lambda _environment: SimpleNamespace(get_ca_certs=lambda: certificates)
 
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
+    monkeypatch.setattr(access_checks, "make_tls_context", context(2020))
     (old,) = access_checks.check_authorities({})
     assert (old.state, "1 expired" in old.finding) == (WARNING, True)
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
+    monkeypatch.setattr(access_checks, "make_tls_context", context(2020, 2099))
     (good,) = access_checks.check_authorities({})
-    assert good.state is OK
+    assert (good.state, "2 in bundles (1 expired)" in good.finding) == (OK, True)
     (empty,) = access_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
     assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
 

@@ -300,3 +300,4 @@ def test_error_after_interrupt_is_reported() -> None:
     except KeyboardInterrupt:
         with pytest.raises(StoreError), alter_transaction(engine) as connection:
             connection.exec_driver_sql("SELECT * FROM missing")
+    engine.dispose()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import click
 import pytest
@@ -98,10 +97,12 @@ def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
 def test_ctrl_c_while_connections_close_is_not_logged(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def interrupt(_dialect: object, connection: Any) -> None:
+        connection.close()
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt), Store.open(url) as store:
-        monkeypatch.setattr(
-            type(store._engine.dialect), "do_close", Mock(side_effect=KeyboardInterrupt)
-        )
+        monkeypatch.setattr(type(store._engine.dialect), "do_close", interrupt)
     assert not caplog.records
 
 

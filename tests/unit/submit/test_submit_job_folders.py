@@ -124,6 +124,7 @@ def test_hostile_archive_is_refused(
     assert (tmp_path / "job.json").read_text() == "mine"
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")
 def test_partial_archive_is_left_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Debian 12's Python 3.11.2 has no filters of archives.
     monkeypatch.delattr(tarfile.TarInfo, "replace", raising=False)

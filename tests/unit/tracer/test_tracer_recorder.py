@@ -19,7 +19,7 @@ import pytest
 from local_servers import serve_tcp
 
 from treehammer.collectors.worker.child_processes import ForkedCall
-from treehammer.errors import MeasurementFileError
+from treehammer.errors import ConfigError, MeasurementFileError
 from treehammer.tracer.kit.treehammer_tracer import file_map, recorder
 from treehammer.tracer.kit.treehammer_tracer.command_trace import CommandTrace
 from treehammer.tracer.kit.treehammer_tracer.file_reads import (
@@ -465,4 +465,12 @@ def test_other_file_is_no_log_of_darshan(tmp_path: Path) -> None:
     pytest.importorskip("darshan")
     (tmp_path / "x.darshan").write_bytes(b"no log")
     with pytest.raises(MeasurementFileError, match="no log of Darshan"):
+        read_darshan_log(tmp_path / "x.darshan")
+
+
+def test_darshan_without_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "darshan.py").write_text("raise RuntimeError('no libdarshan-util.so')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "darshan", raising=False)
+    with pytest.raises(ConfigError, match=r"use 3\.11 or 3\.12"):
         read_darshan_log(tmp_path / "x.darshan")

@@ -37,7 +37,7 @@ def make_refused(number: int = 0) -> AuditEvent:
 
 
 def test_keys_and_refusals_are_in_audit_trail(start_service: StartService) -> None:
-    with start_service() as service:
+    with start_service() as service, service.open_keyring() as ring:
         key = service.make_key("read")
         body = make_body([make_measurement()])
         for _ in range(3):
@@ -46,7 +46,6 @@ def test_keys_and_refusals_are_in_audit_trail(start_service: StartService) -> No
         assert service.post_document(b"{", service.make_key("submit").text).status_code == 400
         # A page opened before sign-in is no attack.
         assert service.client.get("/sites").status_code == 401
-        ring = service.open_keyring()
         assert ring.revoke_key(key.key_id, now_us=5)
         assert not ring.revoke_key(key.key_id, now_us=6)
         assert ring.revoke_tokens("campaign", "c1", now_us=7)
