@@ -68,10 +68,6 @@ _REQUIRE_DURABLE_COMMIT = (
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
 
-_IDENTITY_QUERY = (
-    "SELECT pg_postmaster_start_time(), current_database(), to_regclass('measurement')::oid"
-)
-
 
 @contextmanager
 def translate_errors(url: URL) -> Iterator[None]:
@@ -93,10 +89,13 @@ def translate_errors(url: URL) -> Iterator[None]:
             context = context.__context__
         if not isinstance(error, _DATABASE_ERRORS):
             raise
-        message = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        is_content = isinstance(error, DataError | IntegrityError)
-        is_content |= error_hints.INDEX_ROW_TOO_LONG in message
-        kind = UnstorableContentError if is_content else StoreError
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        # The text of PostgreSQL is in the language of the server.
+        code = getattr(cause, "sqlstate", None)
+        message = f"{cause} (SQLSTATE {code})" if code else str(cause)
+        kind = StoreError
+        if code == error_hints.NAME_TOO_LONG or isinstance(error, DataError | IntegrityError):
+            kind = UnstorableContentError
         raise build_store_error(url, message, kind) from error
 
 
@@ -334,8 +333,12 @@ class PostgreSQLBackend(Backend):
             )
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
-        """Return the server's start time (µs), the database and its measurement table."""
-        return ("postgresql", *connection.exec_driver_sql(_IDENTITY_QUERY).one())
+        """Return the server's start time (s), the database and its measurement table."""
+        query = (
+            "SELECT extract(epoch FROM pg_postmaster_start_time()), current_database(), "
+            "to_regclass('measurement')::oid"
+        )
+        return ("postgresql", *connection.exec_driver_sql(query).one())
 
     def measure_bytes(self, connection: Connection) -> int | None:
         """Return the bytes of all tables and indexes of the database, whosever they are."""
@@ -343,9 +346,10 @@ class PostgreSQLBackend(Backend):
         return int(connection.exec_driver_sql(query).scalar_one())
 
     def require_usable_server(self, connection: Connection) -> None:
-        """Refuse a server that is too old, or a database that cannot hold every text."""
+        """Refuse a server that is too old, or a database that cannot hold every text or number."""
         version = connection.dialect.server_version_info or ()
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        digits = connection.exec_driver_sql("SHOW extra_float_digits").scalar_one()
         if version < MIN_POSTGRESQL_VERSION:
             raise StoreError(
                 f"the server is PostgreSQL {'.'.join(map(str, version))}; "
@@ -358,4 +362,10 @@ class PostgreSQLBackend(Backend):
                 f"the database's encoding is {encoding}, which cannot hold every text",
                 where=display_url(connection.engine.url),
                 hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
+            )
+        if int(digits) < 1:
+            raise StoreError(
+                f"the server rounds the numbers that it sends (extra_float_digits is {digits})",
+                where=display_url(connection.engine.url),
+                hint="Have that changed: ALTER ROLE NAME SET extra_float_digits = 1.",
             )

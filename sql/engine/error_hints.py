@@ -33,8 +33,8 @@ _NO_ANSWER = (
 
 _DAMAGED_VALUE_HINT = (DAMAGED_VALUE, "a value is not what was written", _CHECK_HINT)
 
-#: PostgreSQL calls this an error of operation.
-INDEX_ROW_TOO_LONG = "index row"
+#: SQLSTATE of an error of operation by which PostgreSQL refuses content.
+NAME_TOO_LONG = "54000"
 _CREDENTIALS_HINT = (
     "Put it into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the URL, where "
     "others may read it). Such a file counts only if nobody else may read it, by the very user, host "
@@ -82,18 +82,12 @@ _SQLITE_HINTS = (
 
 # Messages of PostgreSQL's server and libpq; the first match counts.
 _POSTGRESQL_HINTS = (
-    ("lock timeout", *_LOCKED),
+    ("lock timeout|sqlstate 55p03", *_LOCKED),
     (
-        'prepared statement "',
+        'prepared statement "|sqlstate 26000|sqlstate 42p05',
         "a pooler in front of the server mixes up prepared statements",
         "Set max_prepared_statements in PgBouncer (1.21 or later), or add prepare_threshold=none to "
         "the URL.",
-    ),
-    (
-        "query_wait_timeout",
-        "the pooler in front of the server had no connection for us",
-        "Check that the server behind it runs, or have its default_pool_size raised: an export takes "
-        "two at once.",
     ),
     (
         "statement pooling mode",
@@ -145,20 +139,21 @@ _POSTGRESQL_HINTS = (
         "user who owns the database and its tables.",
     ),
     (
-        "permission denied",
+        "permission denied|sqlstate 42501",
         "this user lacks a right in the database",
         "Have it given by the owner: GRANT CONNECT of the database; of the tables, GRANT SELECT to "
         "read, INSERT, UPDATE and DELETE to write.",
     ),
     (
-        "read-only transaction|read-write mode",
+        "read-only transaction|read-write mode|sqlstate 25006",
         "the database may not be written",
         "Give the primary server's address: this is a copy of it, or writing was switched off.",
     ),
     (
-        "too many|remaining connection slots",
-        "the server has no connection left",
-        "Try again later, or have max_connections raised.",
+        "too many|remaining connection slots|query_wait_timeout",
+        "the server, or the pooler in front of it, has no connection left",
+        "Try again later, check the server behind a pooler, or have max_connections or default_pool_size "
+        "raised: an export takes two at once.",
     ),
     (
         "version mismatch|unsupported version",  # of pg_dump and pg_restore
@@ -181,29 +176,30 @@ _POSTGRESQL_HINTS = (
         "Give another one; the database is as it was.",
     ),
     (
-        "statement timeout|transaction timeout|idle-in-transaction timeout",
-        "the server ended a statement or transaction that took too long",
-        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0, or the limit named here.",
-    ),
-    (
-        "conflict with recovery",
+        "conflict with recovery|sqlstate 40001",
         "the standby server could not wait until this query ended",
         "Run the command again, or have max_standby_streaming_delay raised there.",
     ),
     (
-        "no space left|could not write init file",
+        "statement timeout|transaction timeout|idle-in-transaction timeout|temp_file_limit|"
+        "sqlstate 57014|sqlstate 25p03|sqlstate 25p04|sqlstate 53400",
+        "the server ended a statement or transaction by a limit, or by its administrator's order",
+        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0, or temp_file_limit = -1.",
+    ),
+    (
+        "no space left|could not write init file|disk quota|sqlstate 53100",
         "there is no room left to write on the server",
         f"Have space made there and run the command again; {_COMMITTED_INTACT}",
     ),
     (
-        INDEX_ROW_TOO_LONG,
+        f"index row|sqlstate {NAME_TOO_LONG}",
         "a name is longer than PostgreSQL can index (2700 bytes)",
         "Shorten the names of sites, tests and axes.",
     ),
     (
         "server closed the connection|terminating connection|connection is lost|"
         "connection is closed|consuming input failed|no connection to the server|"
-        "could not receive data|could not send data|server conn crashed",
+        "could not receive data|could not send data|server conn crashed|sqlstate 57p0",
         *_CONNECTION_LOST,
     ),
     (
@@ -224,7 +220,7 @@ _POSTGRESQL_HINTS = (
         "the server has no such database",
         "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
     ),
-    ("does not exist", *_SCHEMA_INCOMPLETE),
+    ("does not exist|sqlstate 42p01|sqlstate 42703", *_SCHEMA_INCOMPLETE),
 )
 # Messages of Oracle's server (ORA) and of python-oracledb (DPY).
 _ORACLE_HINTS = (
