@@ -247,7 +247,8 @@ def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, da
     assert document["software_files"] > 5
     assert (values["files_read"], values["bytes_read"]) == (1, 10_000)
     assert values["bytes_touched"] == 10_000
-    assert not FileReads("/dev/shm/data.bin", False).is_software
+    paths = ("/dev/shm/data.bin", "/home/macro.C", "/home/run.sh", "/home/.pyenv/libexec/pyenv")
+    assert [FileReads(path, False).is_software for path in paths] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("missing", ["no compiler", ""])
