@@ -124,7 +124,8 @@ def _list_costs(row: Row, trace: Mapping[str, Any]) -> Iterator[str]:
     if row.get("threads_mean") is not None:
         yield f"{row['threads_mean']:.1f} threads, {row['threads_idle']:.1f} of them idle"
     if "peak_bytes" in trace:
-        yield f"{format_size(trace['peak_bytes'])} of memory"
+        shared = " (pages that processes share in each)" if trace["processes"] > 1 else ""
+        yield f"{format_size(trace['peak_bytes'])} of memory{shared}"
     if "switches_voluntary" in trace:
         yield f"{trace['switches_voluntary'] + trace['switches_involuntary']:,} context switches"
         yield f"{trace['faults_minor'] + trace['faults_major']:,} page faults"
