@@ -357,14 +357,6 @@ class ExternalBatch(BatchSystem):
 
     release = cancel
 
-    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
-        """Refuse unless ``batch_ids`` is empty."""
-        self.cancel(batch_ids)
-
-    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
-        """Refuse unless ``batch_ids`` is empty."""
-        return bool(self.cancel(batch_ids))
-
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Refuse unless ``earlier`` is empty."""
         self.cancel(earlier)

@@ -227,7 +227,9 @@ class ExclusionGuard:
         Raises:
             BatchError: a batch system does not answer.
         """
-        jobs = _list_remote_jobs(tracker, campaign)
+        # Those that this installation submitted to other queues than its own.
+        stored_jobs = tracker.store.jobs(campaign.id)
+        jobs = [j for j in stored_jobs if j.batch_system != LOCAL_BATCH and not j.is_external]
         if self._action == KEEP_JOBS or not jobs:
             return []
         # A resumption by another process may have included sites meanwhile.
@@ -255,12 +257,6 @@ class ExclusionGuard:
         uses = refresh_uses(tracker.store, self._rules_file, now_us, always=is_open)
         self._uses = now_us, uses
         return uses
-
-
-def _list_remote_jobs(tracker: CampaignTracker, campaign: CampaignRow) -> list[JobRow]:
-    """List the jobs that this installation submitted to other queues than its own."""
-    jobs = tracker.store.jobs(campaign.id)
-    return [job for job in jobs if job.batch_system != LOCAL_BATCH and not job.is_external]
 
 
 def find_excluded_jobs(

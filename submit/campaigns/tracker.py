@@ -121,7 +121,9 @@ class CampaignTracker:
     def _refresh_attempts(self, campaign: CampaignRow) -> dict[JobRow, JobRow]:
         """Bring attempts up to date; return each job as stored -> as it is now."""
         # Checked before the query: a submission that ends in between has queued its jobs by then.
-        may_be_queued = self._may_be_queued(campaign)
+        may_be_queued = self.under_way(campaign.id)
+        if may_be_queued is None:
+            may_be_queued = (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
         jobs = {job: job for job in self.store.jobs(campaign.id)}
         open_jobs = {job.id: job for job in filter(may_change, jobs)}
         if not open_jobs:
@@ -153,13 +155,6 @@ class CampaignTracker:
         stored_jobs = set(self.store.jobs(campaign.id))
         self.store.set_jobs(now for job, now in jobs.items() if now != job and job in stored_jobs)
 
-    def _may_be_queued(self, campaign: CampaignRow) -> bool:
-        """Return whether a submission may still queue jobs of the campaign."""
-        is_under_way = self.under_way(campaign.id)
-        if is_under_way is not None:
-            return is_under_way
-        return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
-
     def _query_jobs(
         self, campaign: CampaignRow, jobs: Collection[JobRow]
     ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
@@ -169,7 +164,9 @@ class CampaignTracker:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                queued = _fill_batch_ids(group, batch)
+                # A killed submitter could not store them.
+                batch_ids = batch.find([job.id for job in group if not job.batch_id])
+                queued = [replace(j, batch_id=batch_ids.get(j.id, j.batch_id)) for j in group]
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
@@ -395,13 +392,6 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
-
-
-def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
-    """Fill in batch ids that a killed submitter could not store."""
-    missing = [job.id for job in jobs if not job.batch_id]
-    batch_ids = batch.find(missing) if missing else {}
-    return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
 
 
 @dataclass(frozen=True)

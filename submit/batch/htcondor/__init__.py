@@ -46,7 +46,7 @@ Files
       CAMPAIGN/
         TAG/                     one submission; created by one rename
           submission.json        job ids in order: job N of the list is proc N of the cluster
-          cluster.json           the resulting cluster and its schedd; absent: perhaps not queued
+          cluster.json           the schedd and the resulting cluster; 0: perhaps not queued
           submit.txt             the submitted description
           cancelled              exists once the submission was cancelled
           events.log             HTCondor's event log, from which states are read

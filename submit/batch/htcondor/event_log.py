@@ -45,7 +45,7 @@ _EVENT_HEAD = re.compile(
 )
 _AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
 #: First event of a whole log: submission of the cluster, or of its first job.
-_SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
+FIRST_EVENT = re.compile(rb"(?:035|000(?= \(\d+\.0+\.)) \((\d+)\.")
 _HEAD_BYTES = 64
 #: Offsets of time zones are multiples of this many seconds.
 _ZONE_STEP_S = 900
@@ -137,7 +137,7 @@ class EventLog:
                     # Events in between are missing; repeated ones are harmless.
                     self._offset, self._is_replaced = 0, True
                 self._inode = file.st_ino
-                is_whole = _SUBMISSION.match(stream.read(_HEAD_BYTES)) and not self._is_replaced
+                is_whole = FIRST_EVENT.match(stream.read(_HEAD_BYTES)) and not self._is_replaced
                 self.is_complete = bool(is_whole)
                 stream.seek(self._offset)
                 data = stream.read()

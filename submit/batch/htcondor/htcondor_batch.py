@@ -18,7 +18,7 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, suggest_word
-from treehammer.submit.batch.htcondor.event_log import EventLog
+from treehammer.submit.batch.htcondor.event_log import FIRST_EVENT, EventLog
 from treehammer.submit.batch.htcondor.job_events import (
     CANCEL_REASON,
     COMPLETED_STATUS,
@@ -72,6 +72,12 @@ _IDLE_PROJECTION = ("ClusterId", "ProcId", "JobUniverse", "GridResource", "GridJ
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 #: The event log of a cluster, and the procs of some of its jobs.
 ClusterJobs = tuple[EventLog, list[int]]
+#: Limits of a schedd, by the number of a job that the bindings say they expected instead of it.
+_LIMITS = {
+    "-2": "the schedd's limit MAX_JOBS_SUBMITTED",
+    "-3": "the schedd's limit MAX_JOBS_PER_OWNER",
+    "-4": "the schedd's limit MAX_JOBS_PER_SUBMISSION",
+}
 _LEASE = re.compile(r"^\s*job_lease_duration\s*=\s*(\d+)", re.MULTILINE | re.IGNORECASE)
 
 
@@ -112,15 +118,13 @@ class HTCondorBatch(FolderBatch[Submission]):
             batch_ids = self.find_submitted((job.job_id for job in jobs), resolve, campaign_id)
             size = MAX_SPOOLED_JOBS if self.pool.spool else len(jobs) or 1
             for group in self.group_jobs(jobs, batch_ids, size):
-                batch_ids |= self._submit_cluster(campaign_id, group[0].text, group)
+                batch_ids |= self._submit_cluster(campaign_id, group)
         return batch_ids
 
-    def _submit_cluster(
-        self, campaign_id: str, text: str, jobs: Sequence[JobDescription]
-    ) -> Mapping[str, str]:
-        submission = Submission.for_group(self.root, campaign_id, jobs)
+    def _submit_cluster(self, campaign: str, jobs: Sequence[JobDescription]) -> dict[str, str]:
+        submission = Submission.for_group(self.root, campaign, jobs)
         if not submission.path.exists():
-            submission.stage(text, jobs, spool=self.pool.spool)
+            submission.stage(jobs[0].text, jobs, spool=self.pool.spool)
         try:
             return submission.batch_ids(self._add_cluster(submission))
         except PoolUnreachableError:
@@ -144,25 +148,30 @@ class HTCondorBatch(FolderBatch[Submission]):
                     location = connection.call(connection.locate_schedd)
                 except PoolUnreachableError as error:  # nothing was sent
                     raise BatchError(error.message, where=error.where, hint=error.hint) from error
+                # Only this schedd can tell later whether it took the jobs.
+                submission.record_cluster(0, location.get("Name", ""))
                 try:
                     cluster = self._add_jobs(htcondor.Schedd(location), htcondor, submission)
-                    return submission.record_cluster(cluster, location.get("Name", ""))
+                    return submission.record_cluster(cluster, submission.schedd)
                 except htcondor.HTCondorException as error:
                     # The schedd did not confirm whether it accepted the jobs.
                     connection.forget_location()
                     if queued := self._find_cluster(submission):
-                        return submission.record_cluster(queued, connection.find_schedd_name())
+                        return submission.record_cluster(queued, submission.schedd)
                     if is_refusal(error):
                         refused = connection.unreachable_error(error)
                         raise BatchError(
                             refused.message, where=refused.where, hint=refused.hint
                         ) from error
                     if pause is None:
+                        text = " ".join(str(error).split())
+                        reason = _LIMITS.get(text.rpartition(" Schedd says ")[2], text)
                         raise BatchError(
-                            f"HTCondor does not accept the jobs ({' '.join(str(error).split())})",
+                            f"HTCondor does not accept the jobs ({reason})",
                             where=f"pools.{self.pool.name}",
                             hint="Nothing of this cluster was submitted. If the schedd requires "
-                            "something, add it to the site's submit; else try again later.",
+                            "something, add it to the site's submit and submit again; at a limit, "
+                            "send fewer jobs, or resume later.",
                         ) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")
@@ -216,18 +225,21 @@ class HTCondorBatch(FolderBatch[Submission]):
             self.connection.act_on_jobs("Remove", submission.constraint, CANCEL_REASON)
             submission.remove()
             return None
-        return submission.record_cluster(cluster, self.connection.find_schedd_name())
+        return submission.record_cluster(cluster, submission.schedd)
 
     def _find_cluster(self, submission: Submission) -> int | None:
-        """Find a submission's cluster in queue and history.
+        """Find a submission's cluster in its log, or in queue and history, which forgets.
 
         Raises:
-            PoolUnreachableError: HTCondor does not answer.
+            PoolUnreachableError: HTCondor does not answer, or its schedd is another.
         """
-        constraint, projection = submission.constraint, ["ClusterId"]
-        ads = self.connection.query_ads(
-            constraint, projection, limit=1
-        ) or self.connection.query_history(constraint, projection, match=1)
+        with suppress(OSError):
+            if first := FIRST_EVENT.match(submission.log_file.read_bytes()):
+                return int(first[1])
+        self._check_schedd(submission)
+        query = submission.constraint, ["ClusterId"]
+        ads = self.connection.query_ads(*query, limit=1)
+        ads = ads or self.connection.query_history(*query, match=1)
         return int(ads[0]["ClusterId"]) if ads else None
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
@@ -271,22 +283,26 @@ class HTCondorBatch(FolderBatch[Submission]):
             return log.submission, log.cluster, int(proc)
         return None
 
-    def _require_schedd(self, groups: Iterable[ClusterJobs]) -> Iterator[ClusterJobs]:
-        """Yield clusters whose jobs the schedd is asked about, or acts on: it must be theirs.
+    def _check_schedd(self, submission: Submission) -> None:
+        """Check that the schedd that is asked about jobs, or acts on them, is theirs.
 
         Raises:
             PoolUnreachableError: HTCondor finds another schedd by itself than at the submission.
         """
+        owner = submission.schedd
+        name = owner if self.pool.schedd or not owner else self.connection.find_schedd_name()
+        if name != owner:
+            raise PoolUnreachableError(
+                f"the schedd {owner} has the jobs, and HTCondor finds {name} by itself",
+                where=f"pools.{self.pool.name}",
+                hint="Name the schedd that has them as `schedd` of the pool in the sites file; "
+                "if it is gone for ever, name another in its place.",
+            )
+
+    def _require_schedd(self, groups: Iterable[ClusterJobs]) -> Iterator[ClusterJobs]:
+        """Yield clusters of whose jobs the schedd is that at the submission."""
         for log, procs in groups:
-            owner = log.submission.schedd
-            name = owner if self.pool.schedd or not owner else self.connection.find_schedd_name()
-            if name != owner:
-                raise PoolUnreachableError(
-                    f"the schedd {owner} has the jobs, and HTCondor finds {name} by itself",
-                    where=f"pools.{self.pool.name}",
-                    hint="Name the schedd that has them as `schedd` of the pool in the sites file; "
-                    "if it is gone for ever, name another in its place.",
-                )
+            self._check_schedd(log.submission)
             yield log, procs
 
     def _ask_schedd(self, groups: Sequence[ClusterJobs]) -> set[str]:
@@ -353,7 +369,8 @@ class HTCondorBatch(FolderBatch[Submission]):
         # One query for all clusters: the schedd reads its whole history for each.
         constraint = " || ".join(f"({log.constraint()})" for log in logs)
         staged_s = min(log.submission.staged_s for log in logs)
-        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
+        # The clock of the schedd may be behind, by less than a day.
+        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 86_400}" if staged_s else None
         projection = ("ClusterId", *JOB_PROJECTION)
         ads = self.connection.query_history(constraint, projection, since=since)
         return {(int(ad["ClusterId"]), int(ad["ProcId"])): ad for ad in ads}
@@ -465,14 +482,12 @@ class HTCondorBatch(FolderBatch[Submission]):
             ids = {old.job_ids[proc]: log.batch_id(proc) for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
             jobs = old.rebuild_jobs(ids, last, inputs)
-            text = jobs[0].text
-            new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
+            new = Submission.for_group(self.root, old.campaign, jobs)
             with new.locked():
                 queued = self._resolve(new, holds_lock=True) if new.path.exists() else None
-                if not queued:
-                    queued_ids = self._submit_cluster(old.campaign, text, jobs)
-                else:
-                    queued_ids = new.batch_ids(queued)
+                queued_ids = (
+                    new.batch_ids(queued) if queued else self._submit_cluster(old.campaign, jobs)
+                )
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
 

@@ -237,14 +237,10 @@ class JobEvents:
             case EventType.TERMINATED:
                 self._apply_termination(event)
             case EventType.ATTRIBUTE_UPDATE:
-                self._apply_update(event)
+                if event.values.get("Attribute") == LOAD_ATTRIBUTE:
+                    self.reported_load = LoadProgress.from_attribute(event.values.get("Value"))
             case _:
                 self._apply_to_start(event)
-
-    def _apply_update(self, event: JobEvent) -> None:
-        """Apply the change of an attribute, if it reports the progress of a load."""
-        if event.values.get("Attribute") == LOAD_ATTRIBUTE:
-            self.reported_load = LoadProgress.from_attribute(event.values.get("Value"))
 
     def _apply_execution(self, event: JobEvent) -> None:
         number = event.attempt or self.last_number + (0 if self.is_running else 1)

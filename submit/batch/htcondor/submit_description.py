@@ -151,7 +151,7 @@ class Submission(SubmissionFolder):
         return str(self._read_cluster().get("schedd", ""))
 
     def record_cluster(self, cluster: int, schedd: str = "") -> int:
-        """Store the cluster of the submission, with the name of its schedd, and return it."""
+        """Store the cluster of the submission, 0 before it is queued, and its schedd; return it."""
         document = json.dumps({"cluster": cluster, "schedd": schedd})
         write_atomically(self.path / "cluster.json", document)
         return cluster

@@ -340,7 +340,8 @@ def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
 KILLS_BETWEEN_SITES = [
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._submit_cluster", 2),
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_cluster", 1),
-    ("submit.batch.htcondor.submit_description:Submission.record_cluster", 1),
+    ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_jobs", 1),
+    ("submit.batch.htcondor.submit_description:Submission.record_cluster", 2),
     ("sql.write.store:Store.set_jobs", 1),
 ]
 

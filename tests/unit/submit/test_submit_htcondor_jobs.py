@@ -6,7 +6,9 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from credential_factory import write_token
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.operation_steps import LoadProgress
+from treehammer.errors import BatchError
+from treehammer.submit.batch.htcondor import htcondor_batch
 from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, parse_events
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.job_events import EventType, JobEvent, JobEvents
@@ -457,6 +461,38 @@ def test_another_default_schedd_is_not_taken_for_that_of_the_jobs(schedd: Schedd
     assert schedd.states() == ["unknown", "unknown"], "the pool names it"
 
 
+def test_cluster_of_a_killed_submitter_is_in_its_log_or_at_its_schedd_alone(schedd: Schedd) -> None:
+    schedd.submission.record_cluster(0, schedd.name)
+    schedd.write(FIRST)
+    schedd.answers = False
+    assert schedd.batch.find("ab") == dict(zip("ab", schedd.ids, strict=True))
+    schedd.submission.record_cluster(0, schedd.name)
+    schedd.log.unlink()
+    schedd.name, schedd.answers = "second@host", True
+    with pytest.raises(PoolUnreachableError, match=r"first@host .* second@host"):
+        schedd.batch.find("ab")
+
+
+def test_limit_that_refuses_jobs_is_named_and_their_schedd_known_before(
+    schedd: Schedd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = SimpleNamespace(Schedd=dict, HTCondorException=RuntimeError)
+    monkeypatch.setattr(htcondor_batch, "configured_bindings", lambda _: nullcontext(bindings))
+    connection, location = schedd.batch.connection, {"Name": schedd.name}
+    monkeypatch.setattr(connection, "call", lambda _: location)
+    connection.pauses_s = ()
+    submission = Submission.for_jobs(schedd.folder, "c", "text", ["d"])
+
+    def refuse(*_: object) -> int:
+        assert (submission.schedd, submission.cluster) == (schedd.name, 0)
+        raise RuntimeError("expected next ProcId to be 1, but Schedd says -3")
+
+    monkeypatch.setattr(schedd.batch, "_add_jobs", refuse)
+    with pytest.raises(BatchError, match="schedd's limit MAX_JOBS_PER_OWNER"):
+        schedd.batch.submit("c", [JobDescription("d", "text", {})])
+    assert not submission.path.exists()
+
+
 def test_held_jobs_are_released_and_waiting_ones_held(schedd: Schedd) -> None:
     schedd.write(FIRST, event(HELD, 20, proc=1, HoldReason="x", HoldReasonCode=1))
     assert schedd.batch.release(schedd.ids) == 1
@@ -675,8 +711,9 @@ def test_history_is_asked_once_for_all_clusters(
     submission.cancellation_mark.touch()
     constraints: list[str] = []
 
-    def query_history(constraint: str, *_: object, **__: object) -> list[dict[str, Any]]:
+    def query_history(constraint: str, *_: object, since: str) -> list[dict[str, Any]]:
         constraints.append(constraint)
+        assert int(since.rpartition(" ")[2]) < time.time() - 80_000, "its clock may be behind"
         return [{"ClusterId": 7, "ProcId": 0, "JobStatus": 4, "ExitCode": 3, "NumShadowStarts": 1}]
 
     monkeypatch.setattr(batch.connection, "query_ads", lambda *_, **__: [])
