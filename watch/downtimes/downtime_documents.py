@@ -55,10 +55,10 @@ _RISK = re.compile(
 )
 _STORAGE = re.compile(
     r"srm|xroot|webdav|\bdavs?\b|\bhttps?\b|\bs3\b|gridftp|gsiftp|storage|dcache|pelican|osdf"
-    r"|\beos\b|\bse\b|\bceph|lustre|gpfs|\bnfs\b",
+    r"|\beos\b|\bse\b|\bceph|lustre|gpfs|\bnfs\b|hdfs|\bdpm\b|\bstorm\b|object.?store|\bdisk\b",
     re.IGNORECASE,
 )
-_COMPUTING = re.compile(r"(?i)\bce\b|condor|cream|arex|\barc(?!h)|comput|execution|batch|worker")
+_COMPUTING = re.compile(r"(?i)\bce\b|condor|cream|arex|\barc(?!h)|comput|execut|batch|worker|slurm")
 #: Services without which jobs run and storage answers, although their names may be similar.
 _AUXILIARY = re.compile(
     r"perfsonar|bdii|apel|argus|voms|squid|accounting|monitoring|cloud|openstack", re.IGNORECASE
