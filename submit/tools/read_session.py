@@ -179,7 +179,7 @@ class _ReadSession:
         with cancel_on_interrupt(self.settings, plan.campaign_id):
             campaign = submit_plan(plan, self.settings)
             wait_for_campaign(campaign, self.settings, self.bars)
-        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message")
+        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message", "implausible_reasons")
         selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
         with Store.open(self.settings.database) as store:
             rows = list(store.measurements(selection, tuple(dict.fromkeys(columns))))
@@ -212,7 +212,8 @@ def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
     for row in rows:
         outcome = classify_outcome(row)
         if outcome is not Outcome.GOOD:
-            message = row["failure_message"] or f"the measurement is {outcome}"
+            problem = f"the measurement is {outcome}: {row['implausible_reasons']}"
+            message = row["failure_message"] or problem
             return BatchError(str(message), where=f"ROOT {row['axis_root']}")
     return None
 

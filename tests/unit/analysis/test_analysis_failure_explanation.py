@@ -406,7 +406,6 @@ def hold(code: str, cause: str) -> str:
         ("stage-in/copy", "root://a//quota/reset.root cannot be copied: [3011] no such file", "door"),
         ("credential/expired", "token expired", "credential"),
         ("credential/certificate", "certificate has expired", "door"),
-        ("held", "over the memory limit (hold code 34, subcode 102: memory). Raise it.", "memory"),
         ("held", hold("1", "a person"), "a person"),
         ("lost", hold("13", "transfer of inputs") + "; removed from the queue: by x", "transfer of inputs"),
         ("evicted", "Job has exceeded request_disk", "disk"),

@@ -265,6 +265,12 @@ def test_folders_of_killed_reads_are_removed(
     assert not own.exists()
 
 
+def test_implausible_read_names_its_reasons() -> None:
+    row = dict.fromkeys(("failure_class", "failure_kind", "failure_message", "axis_root"))
+    row |= {"plausible": False, "implausible_reasons": "zero: bytes_read"}
+    assert "is implausible: zero: bytes_read" in str(read_session._find_failure([row]))
+
+
 def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ROOT of this user is an empty folder, so that the only job fails."""
     path = tmp_path / "x.root"
