@@ -100,13 +100,14 @@ def test_paths_are_made_and_removed(tmp_path: Path) -> None:
 def test_every_failure_is_a_class_of_the_record() -> None:
     tables = (
         xrootd_client._FAILURES_BY_CODE,
-        xrootd_client._FAILURES_BY_RESPONSE,
+        xrootd_client.FAILURES_BY_RESPONSE,
         xrootd_client.FAILURES_BY_STATUS,
     )
     classes = log_formats._TABLES["failures"].split("|")
     assert {name for table in tables for name in table.values()} <= {*classes}
     assert xrootd_client.classify_status(400, 3011) == "not-found"
     assert xrootd_client.classify_status(400, 3999) == "other"
+    assert log_formats.XROOTD.failures["3021"] == "no-space"
     assert classify_os_error(ConnectionRefusedError(111, "x")) == "refused"
     assert classify_os_error(TimeoutError()) == "timeout"
     assert classify_os_error(gaierror(EAI_NONAME, "x")) == "refused"

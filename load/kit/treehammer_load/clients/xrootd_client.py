@@ -59,7 +59,7 @@ _FAILURES_BY_CODE: Mapping[int, str] = {
     305: "wrong-data",
     306: "redirect-limit",
 }
-_FAILURES_BY_RESPONSE: Mapping[int, str] = {
+FAILURES_BY_RESPONSE: Mapping[int, str] = {
     3005: "server-error",
     3007: "server-error",
     3008: "server-error",
@@ -85,7 +85,7 @@ _FAILURES_BY_RESPONSE: Mapping[int, str] = {
 def classify_status(code: int, response: int) -> str:
     """Return the failure class of a status: the client's code, and the server's number."""
     if code == _SERVER_RESPONSE:
-        return _FAILURES_BY_RESPONSE.get(response, "other")
+        return FAILURES_BY_RESPONSE.get(response, "other")
     return _FAILURES_BY_CODE.get(code, "other")
 
 
@@ -133,7 +133,7 @@ def classify_exit(text: str) -> str:
     """Return the failure class of a program that failed, by its output."""
     numbered = _XROOTD_ERROR.search(text)
     if numbered:
-        return _FAILURES_BY_RESPONSE.get(int(numbered[1]), "other")
+        return FAILURES_BY_RESPONSE.get(int(numbered[1]), "other")
     status = _HTTP_STATUS.search(text)
     if status:
         return classify_http_status(int(status[1]))

@@ -10,6 +10,7 @@ from itertools import filterfalse
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Pattern, Tuple, Union
 
 from .....collectors.kit.treehammer_kit.payload_task import PayloadError
+from ..clients.xrootd_client import FAILURES_BY_RESPONSE
 
 
 class LogError(PayloadError):
@@ -194,8 +195,9 @@ XROOTD = LineFormat(
     time=r"(?P<second>\d{6} \d\d:\d\d:\d\d)(?P<fraction>\.\d+)? \d+ ",
     clock="%y%m%d %H:%M:%S",
     begin=_XROOTD_CALL.format("Protocol") + r"req=(?P<operation>\w+) dlen=(?P<size>\d+)",
-    # More follows (4000), or comes later: a message beside the answer (4001), a delay (4006).
-    part=_XROOTD_CALL.format("Response") + r"sending (?P<bytes>\d+) data bytes; status=400[016]\b",
+    # More follows (4000, partial), or comes later: a message beside the answer (4001), a delay (4006).
+    part=_XROOTD_CALL.format("Response")
+    + r"sending (?P<more>partial \d+ info and )?(?P<bytes>\d+) data bytes(?(more)|; status=400[016]\b)",
     # Another step of an authentication (4002), or a wait (4005).
     again=_XROOTD_CALL.format("Response") + r"sending \d+ data bytes; status=400[25]\b",
     pause=_XROOTD_CALL.format("Protocol") + r"stalling client for (?P<seconds>\d+) sec",
@@ -229,14 +231,7 @@ XROOTD = LineFormat(
         "write": "size",
         "pgwrite": "size",
     },
-    failures={
-        "3010": "not-permitted",
-        "3011": "not-found",
-        "3009": "no-space",
-        "3012": "server-error",
-        "3013": "not-supported",
-        "3030": "credential",
-    },
+    failures={str(code): failure for code, failure in FAILURES_BY_RESPONSE.items()},
 )
 
 #: Tables of a format -> pattern of their values.
