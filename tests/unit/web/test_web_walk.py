@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from measurement_factory import make_measurement
 from page_contents import (
     UNIT_SIZES,
     PageContents,
@@ -21,8 +22,9 @@ from page_contents import (
     parse_numbers,
 )
 from page_database import CHANGE, HOSTILE_TEXTS
-from service_thread import BROWSER, ServiceThread
+from service_thread import BROWSER, ServiceThread, StartService
 
+from treehammer import verticals
 from treehammer.sql.read.query_model import Selection
 from treehammer.version import __version__
 from treehammer.verticals import has_vertical
@@ -157,3 +159,40 @@ def test_tables_are_sorted_by_every_column(filled_service: ServiceThread) -> Non
             answer = filled_service.client.get(address, params=query)
             assert answer.status_code == 200, query
             assert answer.text.count("aria-sort") >= len(query)
+
+
+def test_pages_and_metrics_render_without_states(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verticals, "VERTICALS", ())
+    now = datetime.now(UTC)
+    started_us = int(now.timestamp() * 1e6)
+    with start_service(reading_open=True) as service:
+        service.store.add(
+            [
+                make_measurement(
+                    "m",
+                    site="SITE_A",
+                    day=int(f"{now:%Y%m%d}"),
+                    started_us=started_us,
+                    axis_root="6.40.00",
+                    root_version="6.40.00",
+                )
+            ]
+        )
+        tables = {address: service.load_tables(address) for address in ("/", "/sites/SITE_A")}
+        assert not {"states", "state_changes", "changepoints"} & {
+            *tables["/"],
+            *tables["/sites/SITE_A"],
+        }
+        assert service.load_tables("/sites")["sites"][0].keys() & {"state", "use"} == set()
+        for address in ("/", "/?by=storage_site", "/sites", "/sites/SITE_A"):
+            service.load_page(address)
+        # Without pages of releases and figures, the search only lists them.
+        answer = service.client.get("/search?q=6.40.00", headers={"Accept": "text/html"})
+        assert answer.status_code == 200
+        assert service.load_tables("/search?q=6.40.00")["hits"][0]["address"] == ""
+        metrics = service.get_path("/metrics").text
+        assert 'treehammer_measurements_total{outcome="' in metrics
+        assert "treehammer_site_status" not in metrics
+        assert service.client.get("/alarms").status_code == 404
