@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
 
-from treehammer.analysis.status.operations_rule import OperationsRule
+from treehammer.analysis.status.day_outcomes import OperationsRule
 from treehammer.load.storage_days import StorageDay, judge_days
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn

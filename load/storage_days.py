@@ -16,7 +16,7 @@ from treehammer.tables import DataTable, TableColumn
 
 if TYPE_CHECKING:
     # pydantic takes long to load, and the status of a campaign needs no rules.
-    from treehammer.analysis.status.operations_rule import OperationsRule
+    from treehammer.analysis.status.day_outcomes import OperationsRule
 
 
 #: Letters of the study S1: good, warning, failed.
@@ -176,7 +176,7 @@ _LETTER_COLUMNS = (
 
 def tabulate_days(store: ResultsReader, first_day: int, last_day: int, caption: str) -> DataTable:
     """Make a table of the status of each storage and day with load tests."""
-    from treehammer.analysis.status.operations_rule import OperationsRule
+    from treehammer.analysis.status.day_outcomes import OperationsRule
 
     rule = OperationsRule()
     judged = judge_days(store, first_day, last_day, rule)

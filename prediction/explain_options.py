@@ -99,8 +99,8 @@ def explain(
 def _predict(
     settings: Settings, query: EfficiencyQuery, conditions: tuple[str, ...], verify: bool
 ) -> CommandOutput:
-    from treehammer.prediction.conditions import parse_conditions
     from treehammer.prediction.known_reads import load_known_reads, load_reads
+    from treehammer.prediction.prediction import parse_conditions
     from treehammer.prediction.verification import VerifiedPrediction, verify_predictions
 
     alternatives = parse_conditions(conditions)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from treehammer.config import Settings
 from treehammer.datasets.manifest import RNTUPLE, TTREE
-from treehammer.prediction.conditions import Conditions
 from treehammer.prediction.known_reads import load_manifests, load_site_reads
 from treehammer.prediction.measured_reads import MeasuredRead
-from treehammer.prediction.prediction import KnownReads
+from treehammer.prediction.prediction import Conditions, KnownReads
 from treehammer.prediction.read_model import Prediction
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import write_minus

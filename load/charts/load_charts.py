@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
-from treehammer.analysis.status.operations_rule import OperationsRule
+from treehammer.analysis.status.day_outcomes import OperationsRule
 from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.load.operation_figures import OperationGroup

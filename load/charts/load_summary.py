@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from treehammer.analysis.statistics.metric_units import format_metric
-from treehammer.analysis.status.operations_rule import OperationsRule
+from treehammer.analysis.status.day_outcomes import OperationsRule
 from treehammer.collectors.record.latency_histograms import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES
 from treehammer.load.charts.load_charts import draw_levels, draw_sides, draw_steps, sort_levels

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, ge
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails
 
-from treehammer.analysis.status.day_outcomes import classify_share
-from treehammer.analysis.status.operations_rule import OperationsRule, Share, VersionedRule
+from treehammer.analysis.status.day_outcomes import (
+    OperationsRule,
+    Share,
+    VersionedRule,
+    classify_share,
+)
 from treehammer.analysis.status.site_uses import SiteState
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError

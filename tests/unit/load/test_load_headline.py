@@ -21,7 +21,7 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import Verdict
-from treehammer.analysis.status.operations_rule import OperationsRule
+from treehammer.analysis.status.day_outcomes import OperationsRule
 from treehammer.collectors.record.latency_histograms import LatencyHistogram
 from treehammer.errors import ExitCode
 from treehammer.load.operation_figures import OperationDay

@@ -19,14 +19,15 @@ from service_thread import ServiceThread
 from treehammer.config import Settings
 from treehammer.datasets.manifest import RAW_LAYOUT, Manifest, ManifestFile
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
-from treehammer.prediction.conditions import Conditions, parse_conditions
 from treehammer.prediction.measured_reads import COLUMNS, MeasuredRead, group_reads
 from treehammer.prediction.prediction import (
     WAITING_CPU_S,
+    Conditions,
     KnownReads,
     ReadPrediction,
     count_cache_fills,
     find_crossing,
+    parse_conditions,
 )
 from treehammer.prediction.read_model import TRIP_EXTRA_S, Distance, ReadWork, Term
 from treehammer.prediction.site_gains import find_gains

@@ -26,8 +26,11 @@ from measurement_factory import (
 )
 from repository_code import invoke_command
 
-from treehammer.analysis.status.day_outcomes import MAX_FAILED_PER_SUCCESS, DayOutcomes
-from treehammer.analysis.status.operations_rule import OperationsRule
+from treehammer.analysis.status.day_outcomes import (
+    MAX_FAILED_PER_SUCCESS,
+    DayOutcomes,
+    OperationsRule,
+)
 from treehammer.analysis.status.site_uses import SiteState, SiteUses, Usability
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
