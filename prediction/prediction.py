@@ -16,7 +16,7 @@ from treehammer.prediction.measured_reads import CLEAR_RTT_S, MeasuredRead, Unpr
 from treehammer.prediction.read_model import Distance, Prediction, ReadWork
 from treehammer.text_formatting import split_list
 
-_NUMBERS = (LATENCY_AXIS, BANDWIDTH_AXIS, "cache_mb")
+NUMBERS = (LATENCY_AXIS, BANDWIDTH_AXIS, "cache_mb")
 #: Names of conditions, and what they are.
 NAMES = {
     LATENCY_AXIS: "round trip in ms beyond the door's own",
@@ -75,7 +75,7 @@ def parse_conditions(texts: Sequence[str]) -> list[Conditions]:
 def _parse_value(name: str, text: str) -> float | str:
     if name == "format" and text not in (TTREE, RNTUPLE):
         raise ConfigError(f"format is {TTREE} or {RNTUPLE}, not {text!r}", where=_WHERE)
-    if name not in _NUMBERS:
+    if name not in NUMBERS:
         return text
     try:
         number = float(text)

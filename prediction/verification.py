@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from treehammer.collectors.job_spec import BANDWIDTH_AXIS, LATENCY_AXIS
+from treehammer.collectors.job_spec import LATENCY_AXIS
 from treehammer.config import Settings
 from treehammer.datasets.manifest import RNTUPLE, TTREE
 from treehammer.errors import NothingToDoError
 from treehammer.hctests.pinned_tests import list_shipped_tests
 from treehammer.prediction.measured_reads import COLUMNS, MeasuredRead, group_reads
-from treehammer.prediction.prediction import ReadPrediction
+from treehammer.prediction.prediction import NUMBERS, ReadPrediction
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import wait_for_campaign
@@ -28,7 +28,6 @@ NAME = "what-if"
 #: Distances from which a crossing of two straight lines is measured.
 _MIN_DISTANCES = 3
 _CPU_REASON = "The CPU of a site is measured by a campaign at that site."
-_CHANGED_AXES = (LATENCY_AXIS, BANDWIDTH_AXIS, "cache_mb")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _merge_axes(group: Sequence[ReadPrediction]) -> dict[str, tuple[str, ...]]:
     """Merge the axes of a read with all values of the conditions."""
     read, format_ = group[0].read, group[0].conditions.format
     axes: dict[str, tuple[str, ...]] = {axis: (str(value),) for axis, value in read.axes.items()}
-    for axis in _CHANGED_AXES:
+    for axis in NUMBERS:
         values = [getattr(item.conditions, axis) for item in group]
         if texts := dict.fromkeys(f"{value:g}" for value in values if value is not None):
             axes[axis] = tuple(texts)
@@ -122,7 +121,7 @@ def _locate_test(row: Mapping[str, object]) -> str:
 def _fits(read: MeasuredRead, item: ReadPrediction) -> bool:
     """Return whether a read was measured under the conditions of a prediction."""
     requested = {**item.read.axes}
-    for axis in _CHANGED_AXES:
+    for axis in NUMBERS:
         if (value := getattr(item.conditions, axis)) is not None:
             requested[axis] = value
     if item.conditions.format:

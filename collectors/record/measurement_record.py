@@ -30,6 +30,8 @@ from .value_checks import Check, is_number, make_check
 EXTRA_NAME = "^[A-Za-z_][A-Za-z0-9_]{0,63}$"
 #: Maximum number of metrics that a test defines.
 MAX_EXTRAS = 256
+#: Bytes of a record at most; the worker writes no larger one.
+MAX_RECORD_BYTES = 16_000_000
 #: 2000-01-01, and the largest lead of a node's clock: days outside would dominate all pages.
 FIRST_START_US = 946_684_800_000_000
 MAX_AHEAD_US = DAY_US

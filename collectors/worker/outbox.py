@@ -19,14 +19,13 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional
 
 from ..job_spec import OUTBOX_FILE
 from ..json_documents import load_json
+from ..record.measurement_record import MAX_RECORD_BYTES
 from ..record.outcome import INTERRUPTED_CLASSES
 from ..shared_files import read_regular_file, write_atomically
 from .service_client import ServiceEndpoint, ServiceResponse
 
 #: Version of the layout of ``outbox.json``.
 OUTBOX_FORMAT = 1
-#: The worker writes no larger records.
-MAX_RECORD_BYTES = 16_000_000
 
 
 class Outbox:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
+from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core.campaign_plan import CampaignPlan
 from treehammer.sql.core.evidence import Evidence
 from treehammer.sql.core.measurement_columns import decode_numbers
@@ -16,6 +17,8 @@ from treehammer.sql.core.measurement_columns import decode_numbers
 #: Bytes of the longest VARCHAR2 on a server with the default MAX_STRING_SIZE.
 MAX_VARCHAR2_BYTES = 4000
 _MAX_UTF8_BYTES_PER_CHAR = 4
+#: Maximum characters of a text, each of which may take several bytes.
+MAX_TEXT_CHARS = MAX_TEXT // 8
 # It writes floats with all their digits.
 _JSON_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 

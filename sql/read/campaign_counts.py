@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.collectors.record.outcome import (
     INTERRUPTED_CLASSES,
     Outcome,
@@ -38,8 +38,6 @@ UNEXPLAINED = "missing"
 EXCLUDED = "excluded"
 #: Start of the message of such a job's last attempt.
 EXCLUDED_MESSAGE = "site excluded"
-#: States of jobs and attempts that continue.
-OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
 #: Last measurements that give the pace of a campaign.
 PACE_MEASUREMENTS = 50
 
@@ -339,7 +337,9 @@ def count_left_out(
     repeated = sa.select(repeats.c.job_id).where(
         repeats.c.campaign_id.in_(ids), repeats.c.attempt > 1
     )
-    unfinished = sa.select(job.c.id).where(job.c.campaign_id.in_(ids), job.c.state.in_(OPEN_STATES))
+    unfinished = sa.select(job.c.id).where(
+        job.c.campaign_id.in_(ids), job.c.state.in_(OPEN_JOB_STATES)
+    )
     by = (columns.campaign_id, outcome_column())
     selected = sa.select(*by, sa.func.count()).where(columns.campaign_id.in_(ids)).group_by(*by)
     completed = sa.or_(
@@ -358,12 +358,14 @@ def count_left_out(
 
 def is_left_out() -> sa.ColumnElement[bool]:
     """Return whether a later attempt recorded the execution, or will repeat its failure."""
-    ended = sa.and_(attempt.c.number == measurement.c.attempt, attempt.c.state.not_in(OPEN_STATES))
+    ended = sa.and_(
+        attempt.c.number == measurement.c.attempt, attempt.c.state.not_in(OPEN_JOB_STATES)
+    )
     will_be_repeated = (
         sa.exists()
         .where(
             job.c.id == measurement.c.job_id,
-            job.c.state.in_(OPEN_STATES),
+            job.c.state.in_(OPEN_JOB_STATES),
             attempt.c.job_id == job.c.id,
             sa.or_(attempt.c.number > measurement.c.attempt, ended),
         )

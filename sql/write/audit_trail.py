@@ -22,8 +22,8 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ForeignCampaignError
+from treehammer.sql.core.column_types import MAX_TEXT_CHARS
 from treehammer.sql.core.rows import LOCAL_OWNER, AuditRow, CampaignOwnerRow, JobRow, ReceiptRow
 from treehammer.sql.core.schema import (
     access_key,
@@ -48,8 +48,6 @@ CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke toke
 ROTATE = "rotate master key"
 SIGN_IN, SIGN_OUT, END_SESSIONS = "sign in", "sign out", "end sessions"
 REFUSE = "refuse"
-#: Maximum characters of a text, each of which may take several bytes.
-MAX_TEXT_CHARS = MAX_TEXT // 8
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from treehammer.analysis.status import failure_causes
 from treehammer.analysis.status.failure_causes import FailureCause
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, JobState
-from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.measurement_record import MAX_RECORD_BYTES, Measurement
 from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.quality_flags import require_unflagged
@@ -31,8 +31,6 @@ from treehammer.submit.batch.job_folders import read_report
 
 #: Folder of an attempt for invalid files from its records folder.
 REJECTED_FOLDER = "rejected-records"
-#: Size limit in bytes; the worker writes no larger record.
-MAX_RECORD_BYTES = 16_000_000
 #: Exit codes of a worker that cannot run on its node; a shell ends with the latter two where it cannot
 #: start the program of a site's own template.
 _NODE_EXIT_CODES = (NODE_EXIT_CODE, 126, 127)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.json_documents import RepeatedKeyError, load_json
-from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.collectors.shared_files import open_document
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
 from treehammer.errors import ConfigError, NothingToDoError, SourceUnreachableError, suggest_word
+from treehammer.sql.core.column_types import MAX_TEXT_CHARS
 from treehammer.sql.core.subjects import SITE, STORAGE_SITE
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.submit.sites.site_model import Site
@@ -46,8 +46,6 @@ MAX_DOCUMENT_BYTES = 50_000_000
 MAX_REFUSED_LINES = 10
 _TIMEOUT_S = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Characters of a text, each of which may take several bytes.
-_MAX_CHARS = MAX_TEXT // 8
 _RISK = re.compile(
     r"at[ _-]?risk|warning|moderate|transparent|degraded"
     r"|(?<![a-z])no[ _-]+(significant[ _-]+)?(outage|impact|interruption|downtime)",
@@ -335,14 +333,14 @@ def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> 
         rows.append(
             DowntimeRow(
                 id=hashlib.sha256(identity.encode()).hexdigest()[:24],
-                source=options.source[:_MAX_CHARS],
-                site=site[:_MAX_CHARS],
+                source=options.source[:MAX_TEXT_CHARS],
+                site=site[:MAX_TEXT_CHARS],
                 subject_kind=kind,
                 starts_us=starts_us,
                 ends_us=ends_us,
                 severity=OUTAGE if is_used and not _RISK.search(entry.severity) else AT_RISK,
-                description=entry.description[:_MAX_CHARS],
-                url=entry.url[:_MAX_CHARS],
+                description=entry.description[:MAX_TEXT_CHARS],
+                url=entry.url[:MAX_TEXT_CHARS],
                 imported_us=now_us,
             )
         )

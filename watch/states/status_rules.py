@@ -43,10 +43,6 @@ SubjectKind = Literal["site", "storage_site"]
 _ChargedKind = Literal["site", "storage_site", "door"]
 
 
-class StatusRulesError(InvalidDocumentError):
-    """The file of status rules is wrong."""
-
-
 def _validate_duration(text: str) -> str:
     try:
         parse_duration(text, "")
@@ -346,19 +342,19 @@ def load_status_rules(path: Path | None = None) -> StatusRules:
     """Load rules from a file; without one the shipped rules.
 
     Raises:
-        StatusRulesError: the file cannot be read, or has mistakes; ``problems`` lists them.
+        InvalidDocumentError: the file cannot be read, or has mistakes; ``problems`` lists them.
     """
     if path is None:
         return load_shipped_rules()
     hint = "Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --rules."
-    return parse_status_rules(read_document_text(path, StatusRulesError, hint), str(path))
+    return parse_status_rules(read_document_text(path, InvalidDocumentError, hint), str(path))
 
 
 def parse_status_rules(text: str, name: str) -> StatusRules:
     """Parse the text of a rules file; messages call it ``name``.
 
     Raises:
-        StatusRulesError: the text has mistakes.
+        InvalidDocumentError: the text has mistakes.
     """
     return load_document(
         StatusRules,
@@ -367,7 +363,7 @@ def parse_status_rules(text: str, name: str) -> StatusRules:
         _DOCUMENT_TABLES,
         _drop_invalid_rules,
         lambda _document: (),
-        StatusRulesError,
+        InvalidDocumentError,
     )
 
 

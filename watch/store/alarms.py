@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
-from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.sql.core.column_types import MAX_TEXT_CHARS
 from treehammer.sql.core.measurement_sql import load_subjects
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import (
@@ -54,8 +54,6 @@ from treehammer.sql.write.store import Store
 STATE = "state"
 #: Severity of an event that is no news.
 NO_SEVERITY = "none"
-#: Maximum characters of a text, each of which may take several bytes.
-MAX_TEXT_CHARS = MAX_TEXT // 8
 _TABLE = alarm_message.c
 _IS_EVENT = _TABLE.channel.is_(None)
 #: Beginning of the occasions of probes in searches for builds.

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
+from ...kit.treehammer_kit.loop_libraries import COPY_VARIABLE
 from ...record.outcome import NOT_SUPPORTED, OTHER_HALF, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder, try_lock
 from ..child_processes import ForkedCall
@@ -90,8 +91,8 @@ def _read_idle_ticks() -> Dict[int, int]:
 
 #: Variable of a random length up to a page, which moves the stack of a process.
 PADDING_VARIABLE, MAX_PADDING = "TREEHAMMER_PADDING", 4096
-#: Variable of the kit's loop_libraries: folder for copies of the loop, with a name of random length.
-LOOP_COPY_VARIABLE, MAX_PATH_PADDING = "TREEHAMMER_LOOP_COPY", 100
+#: Longest random name of the folder for copies of the loop.
+MAX_PATH_PADDING = 100
 
 
 def vary_layout(side: str, kind: str, folder: str) -> Dict[str, str]:
@@ -111,7 +112,7 @@ def vary_layout(side: str, kind: str, folder: str) -> Dict[str, str]:
     variables = {PADDING_VARIABLE: "x" * random.randrange(MAX_PADDING)}
     if side == OTHER_SIDE and kind == CONTROL:
         name = "copy" + "x" * random.randrange(MAX_PATH_PADDING)
-        variables[LOOP_COPY_VARIABLE] = os.path.join(folder, name)
+        variables[COPY_VARIABLE] = os.path.join(folder, name)
     return variables
 
 

@@ -17,6 +17,7 @@ from ...job_spec import (
     ExecutionSpec,
 )
 from ...json_documents import decode_json
+from ...kit.treehammer_kit import loop_libraries
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import read_file_end, read_regular_file
 from ...software.providers import WITHOUT_ROOT, SoftwareSetup
@@ -99,9 +100,6 @@ def describe_environment(
     }
 
 
-#: Variables of the kit's loop_libraries: folder to build in, folder of built libraries.
-LOOP_BUILD_VARIABLE = "TREEHAMMER_LOOP_BUILD"
-LOOP_LIBRARIES_VARIABLE = "TREEHAMMER_LOOP_LIBRARIES"
 #: Text in a Python payload that may have a loop of the kit.
 _KIT_MENTION = b"treehammer_kit"
 #: Seconds after which ROOT's interpreter compiles the loop instead.
@@ -172,7 +170,11 @@ def build_loop(
     """
     base, result = locate_base(context, spec), os.path.join(folder, "loop.json")
     os.makedirs(base, exist_ok=True)
-    build_variables = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
+    build_variables = {
+        **variables,
+        loop_libraries.BUILD_VARIABLE: base,
+        "TREEHAMMER_RESULT": result,
+    }
     payload = context.job.payload_of(spec)
     entry = os.path.join(context.locate_payload(spec), payload.entry)
     log = os.path.join(context.output, "logs", f"loop-{len(context.loops) + 1}.out")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Seque
 from urllib.parse import urlsplit
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, PRIME, ExecutionSpec, InputFile
+from ...kit.treehammer_kit.loop_libraries import LIBRARIES_VARIABLE
 from ...record import node_needs
 from ...record.outcome import ExecutionError
 from ...shared_files import local_path, write_atomically
@@ -381,7 +382,7 @@ class PayloadPreparation:
             env["TREEHAMMER_URLS"] = lines
         loop = library_builds.find_loop(self._context, spec)
         if loop and loop.folder and self._loops_folder:
-            env[library_builds.LOOP_LIBRARIES_VARIABLE] = loop.folder
+            env[LIBRARIES_VARIABLE] = loop.folder
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         env.update(self._common_start_environment())
