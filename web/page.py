@@ -196,7 +196,7 @@ class Page:
         help: page of the documentation.
         is_crawled: whether crawlers may follow its address, of which there are few.
         reads_measurements: False if it is answered from roll-ups and verdicts alone where it has no
-            parameters: no column may come from measurements (``test_web_query_counts.py``).
+            parameters: no column may come from measurements (``test_web_walk.py``).
     """
 
     path: str
