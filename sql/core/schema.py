@@ -138,9 +138,8 @@ measurement = sa.Table(
     ),
 )
 
-# Order of every listing and export.
-sa.Index(
-    "ix_measurement_order",
+#: Order of every listing and export.
+MEASUREMENT_ORDER = (
     measurement.c.campaign_id,
     measurement.c.job_id,
     measurement.c.attempt,
@@ -148,6 +147,7 @@ sa.Index(
     measurement.c.position,
     measurement.c.measurement_id,
 )
+sa.Index("ix_measurement_order", *MEASUREMENT_ORDER)
 # Counts and last start of a campaign, read from the index and the few subjects alone.
 sa.Index(
     "ix_measurement_counts",

@@ -26,7 +26,7 @@ from treehammer.sql.core.measurement_columns import (
     unpack_lists,
 )
 from treehammer.sql.core.rows import ExtraRow
-from treehammer.sql.core.schema import extra, measurement, operation
+from treehammer.sql.core.schema import MEASUREMENT_ORDER, extra, measurement, operation
 from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.figure_sql import load_figure
 from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection, compile_selection
@@ -38,14 +38,6 @@ _TEXT_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS if metric.type
 #: Rows that are fetched at a time.
 FETCH_ROWS = 2000
 _STREAMED = {"yield_per": FETCH_ROWS}
-MEASUREMENT_ORDER = (
-    measurement.c.campaign_id,
-    measurement.c.job_id,
-    measurement.c.attempt,
-    measurement.c.round,
-    measurement.c.position,
-    measurement.c.measurement_id,
-)
 
 
 def load_operations_of(
