@@ -331,12 +331,7 @@ def _fetch_http_file(
         response = send_request("GET", address, deadline, token=token, context=context)
     except urllib.error.HTTPError as error:
         with error:
-            if is_s3(url):
-                failure = _describe_store_error(url, error, has_keys=address != url)
-                raise ExecutionError(failure) from None
-        if error.code in (404, 410):
-            _raise_stage_in_error(f"{url} cannot be read: {error}. {PLACE_HINT}", "missing")
-        raise OSError(str(error)) from None
+            _raise_http_error(url, error, has_keys=address != url)
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
     with response, open(target, "wb") as writer:
@@ -346,14 +341,16 @@ def _fetch_http_file(
             _raise_stage_in_error(f"{url} is a web page at this door, such as a login, no file.")
         while writer.tell() <= file.size:  # a longer one is another file
             signals.raise_if_stopped("stage-in")
-            chunk = response.read(_CHUNK)
-            if not chunk:
+            if not writer.write(response.read(_CHUNK)):
                 break
-            writer.write(chunk)
 
 
-def _describe_store_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool) -> Failure:
-    """Return the failure that an object store's error means."""
+def _raise_http_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool) -> NoReturn:
+    """Raise what an error in the answer of a server, or of an object store, means."""
+    if not is_s3(url):
+        if error.code in (404, 410):
+            _raise_stage_in_error(f"{url} cannot be read: {error}. {PLACE_HINT}", "missing")
+        raise OSError(str(error)) from None
     answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
     cause = answer.cause
     remedy = cause.remedy or PLACE_HINT
@@ -361,7 +358,8 @@ def _describe_store_error(url: str, error: urllib.error.HTTPError, *, has_keys: 
         f"{url} cannot be copied to the node: the object store answers {answer.text}. {remedy}"
     )
     failure_class = CREDENTIAL if cause.is_credential else "stage-in"
-    return Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
+    failure = Failure(failure_class, cause.kind, "stage-in", message, cause.is_transient)
+    raise ExecutionError(failure) from None
 
 
 def _raise_stage_in_error(message: str, kind: str = "copy") -> NoReturn:
