@@ -35,7 +35,7 @@
 
 enum { REGULAR = 1, INTERNET = 2, STREAM = 3 }; /* pipes, terminals and devices: only their sum */
 enum { STREAMS_SEEN = 1, RING_USED = 2 };
-enum { FIRST_FILES = 64, FIRST_EVENTS = 1024, MAPPED_EVENTS = 1 << 16 }; /* whole pages */
+enum { FIRST_FILES = 23, FIRST_EVENTS = 102, MAPPED_EVENTS = 1 << 16 }; /* pages: four, one, whole ones */
 
 /* The layout of the notes, header and files in one file, and events in another; recorder.py reads them.
    Both grow as they fill up, since batch systems count what a job's files could hold. */
