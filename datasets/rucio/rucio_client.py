@@ -27,8 +27,10 @@ from treehammer.datasets.rucio.rucio_conversions import (
     ReplicaLocation,
     ReplicationRule,
     Rse,
+    RucioDeniedError,
     RucioDuplicateError,
     RucioNotFoundError,
+    RuleOptions,
     clean_message,
     parse_rule,
     translate_error,
@@ -39,7 +41,7 @@ from treehammer.datasets.rucio.rucio_login import (
     find_login,
     open_client,
 )
-from treehammer.errors import CatalogueError, ConfigError, TreehammerError
+from treehammer.errors import CatalogueError, ConfigError, DatasetError, TreehammerError
 from treehammer.text_formatting import ProgressFactory, no_progress
 
 T = TypeVar("T")
@@ -173,25 +175,23 @@ class RucioClient:
 
         def request(client: Any) -> list[DidFile]:
             # Rucio lists no files for an unknown dataset, without an error.
-            client.get_did(self.scope, dataset)
+            kind = client.get_did(self.scope, dataset)["type"].lower()
+            if kind != "dataset":
+                raise DatasetError(
+                    f"{self.scope}:{dataset} is a {kind}, and not a dataset",
+                    where="Rucio",
+                    hint="Give the dataset another name.",
+                )
             rows = client.list_files(self.scope, dataset)
             return [DidFile.from_row(row) for row in rows]
 
         return tuple(sorted(self._call(request), key=lambda file: file.name))
 
     def find_files(self, names: Iterable[str]) -> dict[str, DidFile]:
-        """Find files in the scope, with all their checksums; listings have no md5.
-
-        Names that the server does not accept are those of no file.
-        """
+        """Find files in the scope, with all their checksums; listings have no md5."""
 
         def request(dids: list[dict[str, str]], client: Any) -> list[Any]:
-            try:
-                return list(client.get_metadata_bulk(dids))
-            except Exception as error:
-                if type(error).__name__ in INVALID_NAME_ERRORS:
-                    return []
-                raise
+            return list(client.get_metadata_bulk(dids))
 
         rows = self._call_for_files("Looking for files in Rucio", names, request)
         return {row["name"]: DidFile.from_row(row) for row in rows}
@@ -235,20 +235,14 @@ class RucioClient:
             sorted(locations, key=lambda location: (location.file, location.rse, location.priority))
         )
 
-    def list_upload_urls(self, rse: str, name: str, scheme: str) -> tuple[str, ...]:
-        """List the upload URLs of a file at an RSE; empty if it lacks the protocol."""
+    def find_upload_url(self, rse: str, name: str, scheme: str) -> str:
+        """Find the upload URL of a file at an RSE; '' if it lacks the protocol."""
+        options = {"protocol_domain": "wan", "operation": "write", "scheme": scheme}
         did = f"{self.scope}:{name}"
-
-        def request(client: Any) -> dict[str, str]:
-            urls: dict[str, str] = client.lfns2pfns(
-                rse, [did], protocol_domain="wan", operation="write", scheme=scheme
-            )
-            return urls
-
         try:
-            return (self._call(request)[did],)
+            return str(self._call(lambda client: client.lfns2pfns(rse, [did], **options))[did])
         except RucioNotFoundError:
-            return ()
+            return ""
 
     def register_replica(self, rse: str, file: DidFile) -> None:
         """Register a file that was written to an RSE; registering it twice is harmless.
@@ -329,11 +323,15 @@ class RucioClient:
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""
 
-        def request(client: Any) -> None:
-            if client.get_did(self.scope, dataset)["open"]:
-                client.set_status(self.scope, dataset, open=False)
+        def is_open() -> bool:
+            return bool(self._call(lambda client: client.get_did(self.scope, dataset)["open"]))
 
-        self._call(request)
+        if is_open():
+            try:
+                self._call(lambda client: client.set_status(self.scope, dataset, open=False))
+            except RucioDeniedError:
+                if is_open():  # otherwise an earlier try has closed it, and its answer was lost
+                    raise
 
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
         """List the account's rules for a dataset.
@@ -353,31 +351,33 @@ class RucioClient:
         """
         return parse_rule(self._call(lambda client: client.get_replication_rule(rule_id)))
 
-    def add_rule(
-        self, dataset: str, rse: str, *, lifetime_s: int | None, comment: str, activity: str
-    ) -> str:
+    def add_rule(self, dataset: str, rse: str, options: RuleOptions) -> str:
         """Request a replica of a dataset at an RSE, respecting its availability.
 
         Returns:
             The rule's id.
 
         Raises:
-            RucioDuplicateError: the account has such a rule.
             RucioDeniedError: the RSE accepts no files now, or the quota is full.
         """
-        rule_ids = self._call(
-            lambda client: client.add_replication_rule(
+
+        def request(client: Any) -> str:
+            rule_ids = client.add_replication_rule(
                 [{"scope": self.scope, "name": dataset}],
                 copies=1,
                 rse_expression=rse,
                 grouping="ALL",
-                lifetime=lifetime_s,
-                activity=activity,
-                comment=comment,
+                lifetime=options.lifetime_s,
+                activity=options.activity,
+                comment=options.comment,
                 ignore_availability=False,
             )
-        )
-        return str(rule_ids[0])
+            return str(rule_ids[0])
+
+        try:
+            return self._call(request)
+        except RucioDuplicateError:  # by an earlier try whose answer was lost, or another process
+            return {rule.expression: rule.id for rule in self.list_rules(dataset)}[rse]
 
     def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
         """Set the end of a rule, in seconds from now.

@@ -28,6 +28,7 @@ TRANSIENT_ERRORS = (
     "ConnectTimeout",
     "ReadTimeout",
     "ChunkedEncodingError",
+    "JSONDecodeError",
 )
 #: Names of the exceptions of a refused login.
 LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
@@ -182,6 +183,15 @@ class ReplicationRule:
 
 
 @dataclass(frozen=True)
+class RuleOptions:
+    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
+
+    lifetime_s: int | None
+    comment: str
+    activity: str
+
+
+@dataclass(frozen=True)
 class ReplicaLocation:
     """Location of a replica; lower priorities are better."""
 
@@ -257,8 +267,9 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
         return _ERRORS_BY_KIND[kind](message, where=where)
     if kind in TRANSIENT_ERRORS:
         silent = kind not in _ANSWERED_ERRORS
+        problem = "sends no whole answer" if kind == "JSONDecodeError" else "does not answer"
         return (RucioSilentError if silent else CatalogueError)(
-            f"does not answer: {message}" if silent else f"{kind}: {message}",
+            f"{problem if silent else kind}: {message}",
             where=where,
             hint="Nothing registered so far is lost: repeat the same command later.",
         )

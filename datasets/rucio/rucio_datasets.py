@@ -102,15 +102,7 @@ class RucioCatalogue:
                 adler32=files_by_did[location.file].adler32,
                 path=_path_below_prefix(location.url, self._rse(location.rse).prefixes),
             )
-            for location in sorted(
-                locations,
-                key=lambda location: (
-                    self._rse(location.rse).site,
-                    location.file,
-                    location.priority,
-                ),
-            )
-            if location.file in files_by_did
+            for location in sorted(locations, key=lambda location: self._rse(location.rse).site)
         )
 
     def _read_manifest(self, file: DidFile) -> Manifest:

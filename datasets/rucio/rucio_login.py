@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -386,7 +385,9 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
         def _send_request(self, url: str, *arguments: Any, **options: Any) -> Any:
             if url.partition("?")[0].endswith(_SIGN_IN_PATH):
                 raise CannotAuthenticate  # instead of questions to the user
-            return super()._send_request(url, *arguments, **options)
+            answer = super()._send_request(url, *arguments, **options)
+            check_answer(answer)
+            return answer
 
     program_name = sys.argv[0]
     try:
@@ -402,6 +403,25 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
         # Rucio takes the account of the token, whatever account is requested.
         login.check_account(client.account, str(client.whoami()["account"]))
     return client
+
+
+def check_answer(answer: requests.Response) -> None:
+    """Refuse an answer that is not Rucio's own, but of a proxy or web server on the way.
+
+    Raises:
+        ServiceUnavailable: (of Rucio) The request was not carried out.
+        ServerConnectionException: (of Rucio) It is unknown whether it was.
+    """
+    from rucio.common.exception import ServerConnectionException, ServiceUnavailable
+
+    status, is_own = answer.status_code, "ExceptionClass" in answer.headers
+    if not is_own and status in (429, 503):
+        raise ServiceUnavailable(f"HTTP status {status}")
+    is_page = "html" in answer.headers.get("Content-Type", "") and "<" in answer.text
+    if not is_own and (status >= 500 or (answer.ok and is_page)):
+        raise ServerConnectionException(
+            f"HTTP status {status} of a web page or proxy, not of Rucio"
+        )
 
 
 def make_session() -> requests.Session:
@@ -454,10 +474,8 @@ def _make_adapter() -> requests.adapters.HTTPAdapter:
             }
 
         def _make_pool_class(self, pool: Any) -> Any:
-            response_class = staticmethod(partial(self._make_response))
-            connection = type(
-                "TimedConnection", (pool.ConnectionCls,), {"response_class": response_class}
-            )
+            attributes = {"response_class": staticmethod(self._make_response)}
+            connection = type("TimedConnection", (pool.ConnectionCls,), attributes)
             return type("TimedPool", (pool,), {"ConnectionCls": connection})
 
         def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> Any:

@@ -14,8 +14,8 @@ from treehammer.datasets.rucio.rucio_conversions import (
     ReplicationRule,
     Rse,
     RucioDeniedError,
-    RucioDuplicateError,
     RucioNotFoundError,
+    RuleOptions,
 )
 
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
@@ -28,15 +28,6 @@ SOURCE_LIFETIME_S = 14 * 86_400
 #: Words in the error of a stuck rule that rule out a successful retry.
 _ADDRESS = re.compile(r"\S*/\S*")  # whose words state nothing
 _PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
-
-
-@dataclass(frozen=True)
-class RuleOptions:
-    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
-
-    lifetime_s: int | None
-    comment: str
-    activity: str
 
 
 @dataclass(frozen=True)
@@ -87,13 +78,7 @@ def _request_replica(
             rucio.extend_rule(rule, options.lifetime_s)
         return replace(status, rule_id=rule.id)
     try:
-        rule_id = rucio.add_rule(
-            rucio.names.dataset(manifest.name),
-            rse.name,
-            lifetime_s=options.lifetime_s,
-            comment=options.comment,
-            activity=options.activity,
-        )
+        rule_id = rucio.add_rule(rucio.names.dataset(manifest.name), rse.name, options)
     except RucioDeniedError as error:
         return replace(status, state=DENIED, reason=error.message)
     return replace(status, rule_id=rule_id)
@@ -104,15 +89,10 @@ def keep_source_replica(
 ) -> None:
     """Keep an unrequested source copy of the transfers for some time."""
     kept_s = min(options.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
-    # Otherwise the copy stays until the storage needs the space.
-    with suppress(RucioDeniedError, RucioDuplicateError):
-        rucio.add_rule(
-            rucio.names.dataset(manifest.name),
-            rse,
-            lifetime_s=kept_s,
-            comment=f"{options.comment} (source of the others)",
-            activity=options.activity,
-        )
+    with suppress(RucioDeniedError):  # the copy stays until the storage needs the space
+        comment = f"{options.comment} (source of the others)"
+        source_options = replace(options, lifetime_s=kept_s, comment=comment)
+        rucio.add_rule(rucio.names.dataset(manifest.name), rse, source_options)
 
 
 def poll_replication(
@@ -179,28 +159,21 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
 
 
 class _RuleBooster:
-    """Booster of stuck rules at growing intervals, while the account is permitted to."""
+    """Booster of stuck rules at growing intervals, if the account is permitted to."""
 
     def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
         self._rucio = rucio
         self._clock = clock
-        self._next: dict[str, float] = {}
-        self._pauses: dict[str, float] = {}
-        self._allowed = True
+        self._schedule: dict[str, tuple[float, float]] = {}
 
     def boost_stuck(self, statuses: Sequence[ReplicationStatus]) -> None:
         now = self._clock()
         for status in statuses:
             reason = _ADDRESS.sub("", status.reason.lower())
             is_permanent = any(word in reason for word in _PERMANENT_ERRORS)
-            if status.state != STUCK or is_permanent or not self._allowed:
+            due, pause = self._schedule.get(status.rule_id, (now, FIRST_BOOST_DELAY_S))
+            if status.state != STUCK or is_permanent or now < due:
                 continue
-            if now < self._next.get(status.rule_id, now):
-                continue
-            pause = self._pauses.get(status.rule_id, FIRST_BOOST_DELAY_S)
-            self._next[status.rule_id] = now + pause
-            self._pauses[status.rule_id] = 2 * pause
-            try:
+            self._schedule[status.rule_id] = (now + pause, 2 * pause)
+            with suppress(RucioDeniedError):
                 self._rucio.boost_rule(status.rule_id)
-            except RucioDeniedError:
-                self._allowed = False

@@ -61,12 +61,13 @@ def upload_dataset(
     did = rucio.names.dataset(manifest.name)
     attached = _list_attached_files(did, rucio)
     files = _list_expected_files(manifest, folder, catalogue, attached or {})
+    unattached = [name for name in files if name not in (attached or {})]
+    rucio.check_names(did if attached is None else None, unattached)
     missing = _find_missing_files(files, rucio)
-    rucio.check_names(did if attached is None else None, [file.name for file, _ in missing])
     used_rse = _upload_files(missing, upload_rses, rucio, bars) if missing else ""
     if attached is None:
         rucio.create_dataset(did)
-    if unattached := [name for name in files if name not in (attached or {})]:
+    if unattached:
         rucio.attach_files(did, unattached)
     rucio.close_dataset(did)
     return used_rse
@@ -167,8 +168,8 @@ def _upload_file(
     file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback
 ) -> None:
     schemes = [name for protocol in UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
-    urls = (url for name in schemes for url in rucio.list_upload_urls(rse, file.name, name))
-    url = normalize_url(next(urls, ""))
+    urls = (rucio.find_upload_url(rse, file.name, scheme) for scheme in schemes)
+    url = normalize_url(next(filter(None, urls), ""))
     if not url:
         raise CatalogueError(f"cannot be written to by {', '.join(schemes)}")
     written = _write_file(file, path, url, advance)

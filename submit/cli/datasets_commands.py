@@ -37,9 +37,9 @@ from treehammer.text_formatting import format_size, parse_duration, pluralize
 if TYPE_CHECKING:
     from treehammer.datasets.manifest import Manifest
     from treehammer.datasets.rucio.rucio_client import RucioClient
-    from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse
+    from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse, RuleOptions
     from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
-    from treehammer.datasets.rucio.rucio_replication import ReplicationStatus, RuleOptions
+    from treehammer.datasets.rucio.rucio_replication import ReplicationStatus
     from treehammer.submit.sites.replicas import ReplicaCheck
 
 _RULE_COLUMNS = (
@@ -137,6 +137,7 @@ def place(
     """
     from treehammer.datasets.catalogues.folder_catalogue import ensure_dataset
     from treehammer.datasets.rucio import rucio_client, rucio_datasets, rucio_replication
+    from treehammer.datasets.rucio.rucio_conversions import RuleOptions
     from treehammer.submit.sites.replica_selection import select_rses
 
     lifetime_s = None if lifetime == "forever" else parse_duration(lifetime, "--lifetime")
@@ -145,16 +146,15 @@ def place(
     rses = _drop_excluded(select_rses(sites, settings, rucio), settings, include)
     manifest = ensure_dataset(name, settings, progress_bar)
     print_early(TextTable(_list_quotas(manifest, rses, catalogue), _QUOTA_COLUMNS), "")
-    options = rucio_replication.RuleOptions(lifetime_s, **rule_attributes)
+    options = RuleOptions(lifetime_s, **rule_attributes)
     with on_interrupt("Rucio continues; the same command shows the progress again"):
-        requested = statuses = _create_rules(
-            manifest, rses, options, upload_to, catalogue, settings
-        )
-        if not no_wait:
-            statuses = []
-            for latest in rucio_replication.poll_replication(requested, rucio, timeout):
-                _print_changes(statuses, latest)
-                statuses = latest
+        requested = _create_rules(manifest, rses, options, upload_to, catalogue, settings)
+        statuses: list[ReplicationStatus] = []
+        for latest in rucio_replication.poll_replication(requested, rucio, timeout):
+            earlier, statuses = statuses, latest
+            if no_wait:
+                break
+            _print_changes(earlier, latest)
     states = {status.state for status in statuses}
     is_bad = bool(states & {rucio_replication.STUCK, rucio_replication.DENIED})
     advice = f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"
@@ -176,7 +176,7 @@ def _print_changes(
     for status in latest:
         if (status.rse, status.state, status.reason) not in before:
             reason = f": {status.reason}" if status.reason else ""
-            click.echo(f"{status.site} {status.rse}: {status.state}{reason}", err=True)
+            click.echo(f"{status.site} {status.rse}: {status.state}{reason}".lstrip(), err=True)
 
 
 def _create_rules(

@@ -61,7 +61,9 @@ def test_place_creates_verified_replicas_at_all_sites(hammer: RucioUser, placed:
 def test_repeated_place_only_extends_lifetimes(hammer: RucioUser, placed: str) -> None:
     before = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
-    hammer.run_datasets("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
+    words = ("--sites", "SITE_A,SITE_B", "--lifetime", "3d", "--no-wait")
+    rows = hammer.datasets_rows("place", placed, *words)
+    assert [(row["state"], row["progress"]) for row in rows] == [("complete", "3 of 3")] * 2
     after = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert set(after) == set(before)
     ends = sorted(rule.expires_at - time.time() for rule in after.values() if rule.expires_at)

@@ -103,8 +103,8 @@ def test_placement_writes_through_what_an_rse_offers(
     registered = []
 
     class Rucio:
-        def list_upload_urls(self, rse: str, name: str, asked: str) -> tuple[str, ...]:
-            return (f"{scheme}{url[url.index(':') :]}",) if asked == scheme else ()
+        def find_upload_url(self, rse: str, name: str, asked: str) -> str:
+            return f"{scheme}{url[url.index(':') :]}" if asked == scheme else ""
 
         def register_replica(self, rse: str, file: DidFile) -> None:
             registered.append((rse, file))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
 import zlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, PropertyMock
 
 import pytest
 import requests
@@ -36,11 +38,12 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioDeniedError,
     RucioDuplicateError,
     RucioNotFoundError,
+    RuleOptions,
     parse_rule,
     translate_error,
 )
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
-from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login, make_session
+from treehammer.datasets.rucio.rucio_login import RucioLogin, check_answer, find_login, make_session
 from treehammer.datasets.rucio.rucio_replication import (
     COMPLETE,
     COPYING,
@@ -198,6 +201,18 @@ UPLOADED_CONTENT = b"some bytes"
 PATTERNS = {"DATASET": r"/[A-Za-z]+/[a-z-]+/USER(#\w+)?", "FILE": r"/store/user/.+"}
 
 
+RULE_ROW = {
+    "id": "r1",
+    "rse_expression": "A_DATA",
+    "account": "me",
+    "state": "STUCK",
+    "locks_ok_cnt": 1,
+    "locks_replicating_cnt": 0,
+    "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
+    "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
+}
+
+
 class Server:
     """A Rucio server with names by a schema, as its client shows it."""
 
@@ -209,6 +224,7 @@ class Server:
         self.datasets: set[str] = set()
         self.replicas: dict[str, dict[str, Any]] = {}
         self.refusal: Exception | None = None
+        self.kind, self.is_open = "DATASET", False
 
     def add_did(self, scope: str, name: str, did_type: str, dids: object = None) -> None:
         self.calls.append(f"{did_type} {name}")
@@ -229,7 +245,17 @@ class Server:
     def get_did(self, scope: str, name: str) -> dict[str, Any]:
         if name not in self.datasets:
             raise rucios.DataIdentifierNotFound
-        return {"open": False}
+        return {"type": self.kind, "open": self.is_open}
+
+    def set_status(self, scope: str, name: str, **_: bool) -> None:
+        self.is_open = False
+        raise rucios.UnsupportedOperation("cannot be changed: it is closed by the first try")
+
+    def add_replication_rule(self, *_: object, **__: object) -> list[str]:
+        raise rucios.DuplicateRule("made by the first try")
+
+    def list_did_rules(self, scope: str, name: str) -> list[dict[str, Any]]:
+        return [RULE_ROW | {"rse_expression": "A", "account": self.account}]
 
     def list_files(self, scope: str, name: str) -> list[dict[str, Any]]:
         return [{**row, "md5": None} for row in self.replicas.values()]
@@ -391,6 +417,45 @@ def test_silent_server_may_have_registered_the_file(
     assert upload(server, manifest, tmp_path, **NAMES) == "A"
 
 
+def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
+    rucio = make_rucio(server, tmp_path).rucio
+    server.datasets.add("my-set")
+    server.is_open = True
+    rucio.close_dataset("my-set")
+    assert rucio.add_rule("my-set", "A", RuleOptions(None, "", "")) == RULE_ROW["id"]
+
+
+def test_name_of_a_container_is_refused_before_the_first_byte(
+    server: Server, manifest: Manifest, tmp_path: Path
+) -> None:
+    server.kind, server.patterns = "CONTAINER", {}
+    server.datasets.add("my-set")
+    with pytest.raises(DatasetError, match="cms:my-set is a container, and not a dataset"):
+        upload(server, manifest, tmp_path)
+    assert not any(server.storage.iterdir())
+
+
+PAGE = {"Content-Type": "text/html; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "text", "error"),
+    [
+        (200, PAGE, "<html>sign in", rucios.ServerConnectionException),
+        (504, PAGE, "<html>", rucios.ServerConnectionException),
+        (429, {}, "", rucios.ServiceUnavailable),
+        (201, PAGE, "Created", None),
+        (503, {"ExceptionClass": "DatabaseException"}, "", None),
+    ],
+)
+def test_answers_of_proxies_are_not_those_of_rucio(
+    status: int, headers: dict[str, str], text: str, error: type[Exception] | None
+) -> None:
+    answer = SimpleNamespace(status_code=status, headers=headers, text=text, ok=status < 400)
+    with pytest.raises(error, match=str(status)) if error else nullcontext():
+        check_answer(cast(requests.Response, answer))
+
+
 def register(server: Server, name: str, content: bytes, **checksums: str | None) -> None:
     row = {"scope": "cms", "name": name, "bytes": len(content), "adler32": None, "md5": None}
     server.replicas[name] = {**row, **checksums}
@@ -540,19 +605,9 @@ def test_suspended_rules_are_stuck(state: str, told: str) -> None:
 
 
 def test_parse_rule_converts_row() -> None:
-    row = {
-        "id": "r1",
-        "rse_expression": "A_DATA",
-        "account": "me",
-        "state": "STUCK",
-        "locks_ok_cnt": 1,
-        "locks_replicating_cnt": 0,
-        "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
-        "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
-    }
-    rule = parse_rule(row)
+    rule = parse_rule(RULE_ROW)
     assert (rule.error, rule.expires_at) == ("Run: [FATAL] Socket timeout", 60.0)
-    assert parse_rule(row | {"expires_at": None, "error": None}).expires_at is None
+    assert parse_rule(RULE_ROW | {"expires_at": None, "error": None}).expires_at is None
 
 
 @pytest.mark.parametrize(
@@ -565,6 +620,7 @@ def test_parse_rule_converts_row() -> None:
         (rucios.InvalidObject("no activity"), ConfigError, "no activity"),
         (rucios.ConfigNotFound("none"), ConfigError, "TREEHAMMER_RUCIO_CONFIG"),
         (rucios.ServerConnectionException("down"), CatalogueError, "does not answer"),
+        (json.JSONDecodeError("cut", "{", 1), CatalogueError, "sends no whole answer: cut"),
         (rucios.RucioException("odd"), CatalogueError, "RucioException: "),
     ],
 )
@@ -584,17 +640,9 @@ def test_transient_errors_are_retried(tmp_path: Path) -> None:
     rucio = RucioClient(
         config.load_settings({"cache_dir": tmp_path}, environ={}), sleep=waited.append
     )
-    answers: list[Any] = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), "me"]
-
-    class Client:
-        @property
-        def account(self) -> str:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return str(answer)
-
-    vars(rucio)["_client"] = Client()
+    vars(rucio)["_client"] = client = MagicMock()
+    answers = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), "me"]
+    type(client).account = PropertyMock(side_effect=answers)
     assert rucio.account == "me"
     assert waited == [1.0, 4.0]
 

@@ -227,31 +227,6 @@ Urls = Mapping[str, Sequence[str]]
 SITE_OF = {"A_DISK": "A", "B_DISK": "B"}
 
 
-class Catalogue:
-    """Stand-in for Rucio: RSE -> URLs for local and for remote access."""
-
-    rucio = SimpleNamespace(scope="hctest")
-
-    def __init__(
-        self, placed_manifest: Manifest, lan: Urls, wan: Urls, other: Manifest | None
-    ) -> None:
-        self._manifest, self._other = placed_manifest, other
-        self._urls = {"lan": lan, "wan": wan}
-
-    def manifest(self, name: str) -> Manifest:
-        return self._other or self._manifest
-
-    def replicas(
-        self, name: str, protocol: str, sites: Sequence[str] = (), *, domain: str
-    ) -> list[Replica]:
-        (file,) = self._manifest.files
-        return [
-            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
-            for rse, urls in self._urls[domain].items()
-            for url in urls
-        ]
-
-
 @pytest.fixture
 def placed_manifest() -> Manifest:
     return make_manifest()
@@ -267,7 +242,20 @@ def find_files(
     bars: Any = no_progress,
 ) -> RucioPlacement:
     """Find the files at doors; ``states`` maps URLs of bad replicas to state and message."""
-    catalogue: Any = Catalogue(placed_manifest, lan or {}, wan, other)
+    (file,) = placed_manifest.files
+
+    def list_replicas(name: str, protocol: str, *, domain: str) -> list[Replica]:
+        return [
+            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
+            for rse, urls in ((lan or {}) if domain == "lan" else wan).items()
+            for url in urls
+        ]
+
+    catalogue: Any = SimpleNamespace(
+        rucio=SimpleNamespace(scope="hctest"),
+        manifest=lambda _: other or placed_manifest,
+        replicas=list_replicas,
+    )
     sites = [(Site(name=name, batch="htcondor@p", doors=(door,)), door) for name, door in doors]
     return rucio_placement.find_files(
         placed_manifest,
