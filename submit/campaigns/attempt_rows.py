@@ -158,8 +158,10 @@ def clear_recovered_failures(
     cleared, whole = [], False
     for attempt in attempts:
         is_complete = recorded.get((job.id, attempt.number), 0) >= job.planned_measurements
-        # An attempt that never started leaves the job as complete as the one before.
-        whole = is_complete or (whole and not attempt.started_us)
+        # An attempt that never started, or had nothing left to do as HTCondor starts a job again whose
+        # end it could not log, leaves the job as complete as the one before.
+        is_idle = not attempt.started_us or attempt.exit_code == 0
+        whole = is_complete or (whole and is_idle)
         if whole and attempt.failure_class and not attempt.message.startswith(INVALID_RECORD):
             message = f"{ALL_MEASUREMENTS_STORED}: {attempt.message}"
             cleared.append(replace(attempt, failure_class="", message=message))

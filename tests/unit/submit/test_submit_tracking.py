@@ -303,13 +303,14 @@ def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
 def test_only_first_of_lost_attempts_has_its_measurements(scene: TrackingHarness) -> None:
     upload(scene, 1, 2)
     upload(scene, 1, 2, job=1)
+    idle = make_attempt_status(JobState.DONE, 2)
     never = AttemptStatus(
-        2, JobState.LOST, 0, NOW_US, None, "no machine took it", BatchEvent.SUBMISSION
+        3, JobState.LOST, 0, NOW_US, None, "no machine took it", BatchEvent.SUBMISSION
     )
-    scene.end_job(JobState.LOST, KILLED, never)
+    scene.end_job(JobState.LOST, KILLED, idle, never)
     scene.end_job(JobState.LOST, KILLED, make_attempt_status(JobState.LOST, 2, None), job=1)
-    assert scene.refresh() == ["done", "lost"], "an attempt that never started loses nothing"
-    assert (scene.read_failures(0), scene.read_failures(1)) == (["", ""], ["", "lost"])
+    assert scene.refresh() == ["done", "lost"], "an attempt that did nothing loses nothing"
+    assert (scene.read_failures(0), scene.read_failures(1)) == (["", "", ""], ["", "lost"])
 
 
 def test_later_upload_clears_the_failure(scene: TrackingHarness, settings: Settings) -> None:
