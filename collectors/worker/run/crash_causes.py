@@ -14,12 +14,16 @@ MAX_LINE = 300
 _DECISIVE_LINES = (
     re.compile(r"^Fatal in <.*", re.MULTILINE),
     re.compile(r"^(?:  )?what\(\): .*", re.MULTILINE),
-    re.compile(r"^\w*(?:Error|Exception): .*", re.MULTILINE),
+    re.compile(r"^[\w.]*(?:Error|Exception): .*|^[\w.]+Error$", re.MULTILINE),
+    # Of the linker, and of assert().
+    re.compile(
+        r"^\S+: (?:error while loading shared |\S+: version `|.*Assertion `).*", re.MULTILINE
+    ),
 )
 _ROOT_ERROR = re.compile(r"^(?:Sys)?Error in <.*", re.MULTILINE)
 #: Messages of the C library on a damaged heap.
 _HEAP_DAMAGE = re.compile(
-    r"^(?:free|malloc|realloc|munmap_chunk|double free|corrupted)\b.*", re.MULTILINE
+    r"(?m)^(?:free|malloc\w*|realloc|munmap_chunk|double free|corrupted|\*+ stack smashing)\b.*"
 )
 _FRAME = re.compile(r"^(?P<library>\S+?)\((?P<symbol>_Z\w+)\+0x[0-9a-f]+\) ?\[", re.MULTILINE)
 #: Libraries whose frames do not show the cause: the interpreters' and the C library's.

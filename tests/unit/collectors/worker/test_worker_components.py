@@ -528,6 +528,8 @@ DICTIONARIES = "".join(map(NO_DICTIONARY.format, ("Evt", "Hit", "Trk", "Vec")))
             "(load in test.toml).",
         ),
         ("free(): invalid pointer\n", "Reading damaged the memory: free(): invalid pointer.", ""),
+        ("up.exc.KeyInFileError: x\nend\n", "up.exc.KeyInFileError: x.", ""),
+        ("a: libc.so.6: version `GLIBC_2.34' not found\nend\n", "a: libc.so.6: version", "found."),
         *((log, "", "") for log in ("", "pass 1/3: 50 events\n", NO_DICTIONARY.format("A"))),
     ],
 )
