@@ -284,9 +284,9 @@ def test_unknown_hosts_are_no_failures_of_the_payload(monkeypatch: pytest.Monkey
 
 
 def test_job_after_the_end_of_the_load_is_refused(tmp_path: Path) -> None:
-    path = write_task(tmp_path, {}, {"start_us": 1_000_000})
+    task = load_task.LoadTask.read(write_task(tmp_path, {}))
     with pytest.raises(PayloadError, match="the load ended before this job began"):
-        payload.perform_load(load_task.LoadTask.read(path), workloads.open_files)
+        payload.make_step_clock(task, 1_000_000, 1e9)
 
 
 SPAN = workloads.LoadSpan(0.0, 0.0, 60.0)
