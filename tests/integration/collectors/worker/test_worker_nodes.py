@@ -260,8 +260,11 @@ def test_node_without_python_says_what_it_looked_for(
     sandbox: NodeSandbox, make_spec: Callable[..., Any]
 ) -> None:
     sandbox.bench.write_job(GOOD, make_spec(), kind="executable")
-    ran = sandbox.run(hide(*PYTHONS), {"TREEHAMMER_PYTHONS": "/opt/python3"})
+    minimal = sandbox.bench.folder / "python3"
+    minimal.write_text("#!/bin/sh\necho 3.13.5; exit 1\n")
+    minimal.chmod(0o755)
+    ran = sandbox.run(hide(*PYTHONS), {"TREEHAMMER_PYTHONS": f"/opt/python3:{minimal}"})
     assert ran.exit_code == NODE_EXIT_CODE
-    remark = "not found: python3.9 to python3.19, /opt/python3, "
+    remark = f"{minimal} is 3.13.5 without one of ctypes, ssl, zlib, not found: python3.9 to python"
     assert ran.errors.startswith(f"local: the node lacks Python 3.9 or later ({remark}")
     assert "python_views in [sites.local] of sites.toml.\n" in ran.errors
