@@ -31,7 +31,7 @@ from treehammer.collectors.software.wheels import (
     name_release,
 )
 from treehammer.errors import ConfigError, SoftwareError, suggest_word
-from treehammer.text_formatting import ProgressFactory
+from treehammer.text_formatting import ProgressFactory, split_list
 
 _VERSIONS_LINE = re.compile(r"^Available versions:\s*(.+)$", re.MULTILINE)
 _CYCLE = re.compile(r"\d+\.\d+(?=\.)")
@@ -67,23 +67,27 @@ def list_root_releases() -> list[str]:
     Raises:
         SoftwareError: pip is missing, or the index does not answer.
     """
-    command = [sys.executable, "-m", "pip", "index", "versions", "ROOT", "--pre"]
+    wheels = list_package_versions("ROOT", "--pre")
+    return [name_release(wheel) or f"{_WHEEL_PREFIX}{wheel}" for wheel in wheels]
+
+
+def list_package_versions(name: str, *options: str) -> list[str]:
+    """List the versions of a package that the index offers for this interpreter, newest first.
+
+    Raises:
+        SoftwareError: pip is missing, or the index does not answer.
+    """
+    command = [sys.executable, "-m", "pip", "index", "versions", name, *options]
     command += ["--no-input", "--disable-pip-version-check", "--retries", "1"]
     try:
-        printed = run_tool(command, drop_foreign_python(os.environ), "listing the wheels of ROOT")
+        printed = run_tool(command, drop_foreign_python(os.environ), f"listing {name}'s versions")
     except ExecutionError as fault:
         hint = "Check the network and pip's configuration, or list releases in a file."
         if not find_spec("pip"):
             hint = f"Install pip: {sys.executable} -m ensurepip"
         raise SoftwareError(str(fault), hint=hint) from fault
-    return parse_index_listing(printed)
-
-
-def parse_index_listing(printed: str) -> list[str]:
-    """Parse the output of ``pip index versions ROOT``."""
     match = _VERSIONS_LINE.search(printed)
-    wheels = [part.strip() for part in match.group(1).split(",")] if match else []
-    return [name_release(wheel) or f"{_WHEEL_PREFIX}{wheel}" for wheel in wheels if wheel]
+    return [*split_list(match[1])] if match else []
 
 
 def list_cached_releases(software_dir: Path) -> list[str]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,15 +18,13 @@ from pathlib import Path
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.json_documents import format_json, parse_document
 from treehammer.collectors.record.day_numbers import current_us
-from treehammer.collectors.root_releases import check_unknown_wheels
+from treehammer.collectors.root_releases import check_unknown_wheels, list_package_versions
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.collectors.software.providers import parse_software_request
-from treehammer.collectors.software.setup_commands import extract_error_line
 from treehammer.config import Settings
 from treehammer.errors import (
     ConfigError,
     NothingToDoError,
-    SoftwareError,
     SourceError,
     make_cache_error,
     suggest_word,
@@ -41,9 +37,6 @@ STATE_FORMAT = 1
 #: States of a probe: its campaign may be running; its effects are known; its build is left out.
 RUNNING, MEASURED, SKIPPED = "running", "measured", "skipped"
 _PACKAGE_PREFIX = "pypi:"
-_VERSIONS_LINE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
-#: Seconds that the index may take to answer.
-_INDEX_TIMEOUT_S = 120
 #: Seconds that a build may take.
 BUILD_TIMEOUT_S = 3600.0
 #: Characters of a failed build's output that are kept.
@@ -273,22 +266,7 @@ def check_builds(builds: Sequence[ListedBuild], software_dir: Path) -> None:
 def _list_package_releases(good: str, bad: str, requirements: str) -> list[ListedBuild]:
     """List the releases of a package that its index has; further requirements hold for each."""
     name, *other_requirements = requirements.split()
-    command = [sys.executable, "-m", "pip", "index", "versions", name]
-    try:
-        completed = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_INDEX_TIMEOUT_S
-        )
-        failure = "" if not completed.returncode else extract_error_line(completed.stderr)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        failure = str(error)
-    match = None if failure else _VERSIONS_LINE.search(completed.stdout)
-    if match is None:
-        raise SoftwareError(
-            f"cannot list the releases of {name}: {failure or 'pip did not answer'}",
-            where="--over",
-            hint="List them in a file, one pypi:NAME==VERSION a line, the oldest first.",
-        )
-    versions = sorted((part.strip() for part in match[1].split(",")), key=natural_sort_key)
+    versions = sorted(list_package_versions(name), key=natural_sort_key)
     builds = [
         ListedBuild(" ".join([f"{_PACKAGE_PREFIX}{name}=={version}", *other_requirements]), version)
         for version in versions

@@ -384,11 +384,13 @@ def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
     assert providers.list_prepared_wheels(tmp_path) == []
 
 
-def test_listing_names_releases_and_unknown_wheels() -> None:
+def test_listing_names_releases_and_unknown_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ["6.42.00", "wheel:0.1a13", "6.40.00", "6.38.00"]
     listing = "ROOT (6.42.0)\nAvailable versions: 6.42.0, 0.1a13, 0.1a12, 0.1a10\n"
-    assert root_releases.parse_index_listing(listing) == expected
-    assert root_releases.parse_index_listing("") == []
+    monkeypatch.setattr(root_releases, "run_tool", lambda *_: listing)
+    assert root_releases.list_root_releases() == expected
+    monkeypatch.setattr(root_releases, "run_tool", lambda *_: "")
+    assert root_releases.list_root_releases() == []
 
 
 @pytest.mark.parametrize(("spec", "remedy"), [(True, "Check the network"), (None, "Install pip: ")])
@@ -396,7 +398,7 @@ def test_index_that_does_not_answer_is_explained(
     monkeypatch: pytest.MonkeyPatch, spec: object, remedy: str
 ) -> None:
     def fail(*_: object) -> str:
-        setup_commands.raise_setup_error("broken", "listing the wheels of ROOT failed: no route")
+        setup_commands.raise_setup_error("broken", "listing ROOT's versions failed: no route")
 
     monkeypatch.setattr(root_releases, "run_tool", fail)
     monkeypatch.setattr(root_releases, "find_spec", lambda _: spec)
