@@ -183,19 +183,18 @@ def _describe_unknown_request(text: str, release: str) -> str:
 
 def _find_nearest_releases(release: str) -> List[str]:
     """Find the releases nearest to a missing one: those of its cycle, else its neighbors."""
-    version = _split_version(release)
-    ordered = sorted(WHEELS, key=_split_version)
-    same_cycle = [
-        candidate for candidate in ordered if _split_version(candidate)[:2] == version[:2]
-    ]
+    version = split_version(release)
+    ordered = sorted(WHEELS, key=split_version)
+    same_cycle = [candidate for candidate in ordered if split_version(candidate)[:2] == version[:2]]
     if same_cycle:
         return same_cycle
-    older = [candidate for candidate in ordered if _split_version(candidate) < version]
-    newer = [candidate for candidate in ordered if _split_version(candidate) > version]
+    older = [candidate for candidate in ordered if split_version(candidate) < version]
+    newer = [candidate for candidate in ordered if split_version(candidate) > version]
     return older[-1:] + newer[:1]
 
 
-def _split_version(release: str) -> Tuple[int, ...]:
+def split_version(release: str) -> Tuple[int, ...]:
+    """Return the numbers in a version, by which releases are sorted."""
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 

@@ -45,7 +45,7 @@ from treehammer.sql.transfer.measurement_files import (
 )
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import ProgressCallback, ProgressFactory
+from treehammer.text_formatting import ProgressCallback, ProgressFactory, join_names
 from treehammer.version import __version__
 
 AddMeasurements = Callable[[Sequence[Measurement]], AddResult]
@@ -102,10 +102,10 @@ class ImportResult:
             remarks.append(f"and {self.conflicts - len(remarks)} more")
         if self.missing_columns:
             remarks.append(
-                f"missing columns, unknown in all rows: {_join_names(self.missing_columns)}"
+                f"missing columns, unknown in all rows: {join_names(self.missing_columns, MAX_LISTED)}"
             )
         if self.ignored_columns:
-            remarks.append(f"ignored columns: {_join_names(self.ignored_columns)}")
+            remarks.append(f"ignored columns: {join_names(self.ignored_columns, MAX_LISTED)}")
         if self.invalid > len(self.problems):
             remarks.append(f"more invalid rows: {self.invalid - len(self.problems)}")
         return [f"{self.file}: {line}" for line in remarks]
@@ -259,13 +259,13 @@ def _select_columns(
     )
     if required := [name for name in result.missing_columns if METRICS_BY_NAME[name].required]:
         raise MeasurementFileError(
-            f"required columns are missing: {_join_names(required)}",
+            f"required columns are missing: {join_names(required, MAX_LISTED)}",
             where=str(path),
             hint="It is not an export of Treehammer, or columns were removed.",
         )
     if result.ignored_columns and not ignore_unknown:
         raise MeasurementFileError(
-            f"columns unknown to this version ({__version__}): {_join_names(result.ignored_columns)}",
+            f"columns unknown to this version ({__version__}): {join_names(result.ignored_columns, MAX_LISTED)}",
             where=str(path),
             hint="Import it with the version that wrote it or a newer one, or skip these columns: "
             "--ignore-unknown.",
@@ -278,11 +278,6 @@ def _list_column_types(names: Sequence[str]) -> dict[str, str]:
     types = {name: metric.type for name in names if (metric := METRICS_BY_NAME.get(name))}
     types |= {name: "float" for name in names if _EXTRA_COLUMN.fullmatch(name)}
     return types | {name: OPERATIONS_COLUMN for name in names if name == OPERATIONS_COLUMN}
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
 
 
 def _add_batches(

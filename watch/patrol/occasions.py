@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.collectors.root_releases import list_root_releases
 from treehammer.collectors.shared_files import read_document
+from treehammer.collectors.software.providers import split_version
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError, TreehammerError, suggest_word
@@ -303,19 +304,15 @@ def list_releases(source: ReleaseSource) -> dict[str, str]:
 
 def select_earlier_releases(version: str, versions: Iterable[str]) -> list[str]:
     """Select the last release of the series before, and the patch before; candidates do not count."""
-    numbers = _split_version(version)
+    numbers = split_version(version)
     earlier = {
         other_numbers: other
         for other in versions
-        if (other_numbers := _split_version(other)) < numbers and not _CANDIDATE.search(other)
+        if (other_numbers := split_version(other)) < numbers and not _CANDIDATE.search(other)
     }
     patches = [other for other in earlier if other[:2] == numbers[:2]]
     releases = [other for other in earlier if other[:2] != numbers[:2]]
     return [earlier[max(group)] for group in (releases, patches) if group]
-
-
-def _split_version(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _list_local_releases(place: Path) -> list[str]:
