@@ -26,7 +26,7 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.document_problems import list_problems
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.program_output import read_document_text
-from treehammer.submit.sites.site_model import SITES_TABLES, Door, Site, find_prefix_error
+from treehammer.submit.sites.site_model import Door, Site, find_prefix_error
 from treehammer.submit.sites.sites_file import is_valid_name
 
 ACTIVE_STATE = "ACTIVE"
@@ -126,7 +126,7 @@ class CricImport:
         self.skipped: list[str] = []
         self._options = options
         texts = {"pool": options.pool, "requirements": options.requirements}
-        for problem in list_problems(Site, texts, SITES_TABLES):
+        for problem in list_problems(Site, texts):
             if problem.path[0] in texts:
                 raise ConfigError(problem.text, where=f"--{problem.path[0]}")
         self._entries: dict[str, dict[str, _Entry]] = {kind: {} for kind in _KINDS}
@@ -293,7 +293,7 @@ def _find_door_problem(door: Door) -> str:
     """Describe why a sites file would refuse a door, without its password; '' if it would not."""
     if error := find_prefix_error(door.protocol, door.prefix):
         return f"prefix {error}"
-    problems = list_problems(Door, door.model_dump(exclude_unset=True), SITES_TABLES)
+    problems = list_problems(Door, door.model_dump(exclude_unset=True))
     return next((f"{problem.path[0]} {problem.text}" for problem in problems), "")
 
 

@@ -30,7 +30,6 @@ from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import ConfigError, DatasetError, InvalidDocumentError, suggest_nearest
 from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
-    DocumentTables,
     Items,
     StrictModel,
     load_document,
@@ -177,16 +176,6 @@ class PublishedResult(StrictModel):
         return CAMPAIGN_PREFIX + self.name
 
 
-_TABLES = DocumentTables(
-    {
-        "": PublishedResult,
-        "published": PublishedTable,
-        "dataset": DatasetTable,
-        "campaign": CampaignTable,
-        "quantity": QuantityTable,
-    },
-    lambda path: str(path[0]) if len(path) > 1 else "",
-)
 #: Kind of quantity -> keys that it needs, and those that it may have.
 _KEYS = {
     "effect": ({"axis", "a", "b"}, set()),
@@ -261,7 +250,6 @@ def read_result(folder: Path) -> PublishedResult:
         PublishedResult,
         text,
         str(path),
-        _TABLES,
         _fill_missing_keys,
         _find_problems,
         ResultFileError,

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import tree_sitter_toml
@@ -145,17 +146,39 @@ class DocumentProblem:
     text: str
 
 
-@dataclass(frozen=True)
-class DocumentTables:
-    """Models of a document's tables by name, and a function from a path to its key's table."""
+#: Models of a document's tables by their keys, without names that people choose: ``sites.doors``.
+Tables = Mapping[str, type[BaseModel]]
 
-    models: Mapping[str, type[BaseModel]]
-    find_table: Callable[[KeyPath], str]
 
-    def list_keys(self, table: str) -> list[str]:
-        """List the keys that a table may have."""
-        fields = self.models[table].model_fields
-        return [field.alias or name for name, field in fields.items() if not field.exclude]
+@cache
+def list_tables(model: type[BaseModel], name: str = "") -> Tables:
+    """List the tables of a document, of which ``name`` is the one of the model."""
+    tables = {name: model}
+    for key, field in model.model_fields.items():
+        for inner in _list_models(field.annotation):
+            tables |= list_tables(inner, f"{name}.{field.alias or key}".lstrip("."))
+    return tables
+
+
+def _list_models(kind: Any) -> list[type[BaseModel]]:
+    """List the models in a type such as ``dict[str, Site]``."""
+    if hasattr(kind, "model_fields"):
+        return [kind]
+    return [model for part in get_args(kind) for model in _list_models(part)]
+
+
+def _find_table(path: KeyPath, tables: Tables) -> str:
+    """Find the name of the table with the key at a path."""
+    name = ""
+    for key in path[:-1]:
+        inner = f"{name}.{key}".lstrip(".")
+        name = inner if inner in tables else name
+    return name
+
+
+def _list_keys(model: type[BaseModel]) -> list[str]:
+    fields = model.model_fields
+    return [field.alias or name for name, field in fields.items() if not field.exclude]
 
 
 #: Maps a path to its line, to sort by, and to the location shown in messages.
@@ -242,7 +265,6 @@ def build_document_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
 def validate_document(
     model: type[M],
     raw: Mapping[str, Any],
-    tables: DocumentTables,
     fill_required: Callable[[dict[str, Any]], None],
     context: object = None,
 ) -> tuple[M, list[DocumentProblem]]:
@@ -261,7 +283,7 @@ def validate_document(
         if not problems:
             # A list of invalid items alone counts as too short as well.
             mistakes = [d for d in details if d["type"] != "too_short" or not d["input"]]
-            problems = [_convert_error(detail, tables) for detail in mistakes]
+            problems = [_convert_error(detail, list_tables(model)) for detail in mistakes]
             valid = copy.deepcopy(valid)
         for detail in reversed(details):
             _remove_key(valid, _error_path(detail))
@@ -272,7 +294,6 @@ def load_document(
     model: type[M],
     text: str,
     name: str,
-    tables: DocumentTables,
     fill_required: Callable[[dict[str, Any]], None],
     check_across: Callable[[M], Iterable[DocumentProblem]],
     error: type[InvalidDocumentError],
@@ -286,7 +307,7 @@ def load_document(
         InvalidDocumentError: of the given type, with all problems of shape and across tables.
     """
     document, problems = validate_document(
-        model, parse_document(text, name, error), tables, fill_required, context
+        model, parse_document(text, name, error), fill_required, context
     )
     problems += leave_out_consequences(check_across(document), problems)
     if problems:
@@ -294,13 +315,12 @@ def load_document(
     return document
 
 
-def list_problems(
-    model: type[BaseModel], raw: Mapping[str, Any], tables: DocumentTables
-) -> list[DocumentProblem]:
+def list_problems(model: type[BaseModel], raw: Mapping[str, Any]) -> list[DocumentProblem]:
     """List the problems of shape of a table; paths are relative to it."""
     try:
         model.model_validate(raw)
     except ValidationError as error:
+        tables = list_tables(model)
         return [_convert_error(detail, tables) for detail in error.errors(include_url=False)]
     return []
 
@@ -324,7 +344,7 @@ def _remove_key(document: Any, path: KeyPath) -> None:
         table.pop(path[-1], None)
 
 
-def _convert_error(detail: ErrorDetails, tables: DocumentTables) -> DocumentProblem:
+def _convert_error(detail: ErrorDetails, tables: Tables) -> DocumentProblem:
     path, kind = _error_path(detail), detail["type"]
     if kind == "extra_forbidden":
         return DocumentProblem(path, _describe_unknown_key(path, tables))
@@ -336,9 +356,9 @@ def _convert_error(detail: ErrorDetails, tables: DocumentTables) -> DocumentProb
     return DocumentProblem(path, _describe_error(kind, detail["input"], context, detail["msg"]))
 
 
-def _holds_tables(key: str, tables: DocumentTables) -> bool:
+def _holds_tables(key: str, tables: Tables) -> bool:
     """Return whether the list of a key holds tables."""
-    fields = (model.model_fields.get(key) for model in tables.models.values())
+    fields = (model.model_fields.get(key) for model in tables.values())
     types = [field.annotation for field in fields if field]
     items = [get_args(kind)[0] for kind in types if get_origin(kind) in (list, tuple)]
     return any("dict[" in str(item) or hasattr(item, "model_fields") for item in items)
@@ -376,12 +396,12 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
     return f"{text if len(text) <= 60 else text[:57] + '...'} is wrong (expected {expected[kind]})"
 
 
-def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
-    key, table = str(path[-1]), tables.find_table(path)
-    keys = tables.list_keys(table)
+def _describe_unknown_key(path: KeyPath, tables: Tables) -> str:
+    key, table = str(path[-1]), _find_table(path, tables)
+    keys = _list_keys(tables[table])
     suggestion = suggest_nearest(key, keys)
     if not suggestion:
-        homes = [name for name in tables.models if name and key in tables.list_keys(name)]
+        homes = [name for name, model in tables.items() if name and key in _list_keys(model)]
         suggestion = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
     return f"unknown key{where} (known: {', '.join(keys)}){suggestion}"

@@ -27,9 +27,7 @@ from treehammer.collectors.job_spec import BuildCommand, ServerCommand
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
-    DocumentTables,
     Items,
-    KeyPath,
     StrictModel,
     build_document_schema,
     validate_document,
@@ -38,7 +36,6 @@ from treehammer.hctests.definition.judged_metrics import (
     MAX_HEADLINE,
     ExpectTable,
     MetricTable,
-    SiteLimitTable,
 )
 from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
@@ -421,31 +418,6 @@ class TestDefinition(StrictModel):
 TEST_TABLE_KEYS = tuple(TestTable.model_fields)
 
 
-def _find_table(path: KeyPath) -> str:
-    if path[:2] == ("load", "ceiling") and len(path) > 2:
-        return "load.ceiling"
-    if path[0] == "expect":
-        return "expect.sites" if "sites" in path and len(path) > 4 else "expect"
-    return str(path[0]) if len(path) > 1 else ""
-
-
-_DEFINITION_TABLES = DocumentTables(
-    {
-        "": TestDefinition,
-        "test": TestTable,
-        "matrix": MatrixTable,
-        "metrics": MetricTable,
-        "expect": ExpectTable,
-        "expect.sites": SiteLimitTable,
-        "load": LoadTable,
-        "before": BeforeTable,
-        "build": BuildTable,
-        "load.ceiling": CeilingTable,
-    },
-    _find_table,
-)
-
-
 def build_test_schema() -> dict[str, Any]:
     """Build the JSON Schema (2020-12) of test.toml, for editors."""
     schema = build_document_schema(TestDefinition, "test.toml")
@@ -470,7 +442,7 @@ def validate_definition(raw: Mapping[str, Any]) -> tuple[TestDefinition, list[Do
         the document and its problems.  With problems, the document lacks the invalid parts, so that
         checks across keys still find further ones.
     """
-    return validate_document(TestDefinition, raw, _DEFINITION_TABLES, _fill_required_keys)
+    return validate_document(TestDefinition, raw, _fill_required_keys)
 
 
 def fill_default_axes(raw: dict[str, Any]) -> None:

@@ -32,7 +32,6 @@ from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     Bytes,
-    DocumentTables,
     FilledLine,
     Items,
     Line,
@@ -559,30 +558,6 @@ class SitesDocument(StrictModel):
     @classmethod
     def _name_tables(cls, tables: dict[str, T]) -> dict[str, T]:
         return {name: table.replace(name=name) for name, table in tables.items()}
-
-
-def _table_name(path: document_problems.KeyPath) -> str:
-    """Name the kind of table that contains a key."""
-    match [key for key in path if isinstance(key, str)]:
-        case [_, _, "doors", kind, _]:
-            return kind
-        case [kind, _, _] | [_, _, kind, _, *_]:
-            return kind
-    return ""
-
-
-#: Keys of each table, for hints on misplaced keys.
-SITES_TABLES = DocumentTables(
-    {
-        "": SitesDocument,
-        "pools": HTCondorPool,
-        "sites": Site,
-        "doors": Door,
-        "ceilings": Ceilings,
-        "load": LoadPermission,
-    },
-    _table_name,
-)
 
 
 def build_json_schema() -> dict[str, Any]:

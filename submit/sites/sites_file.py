@@ -19,7 +19,6 @@ from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import UnknownBatchSystemError, find_batch
 from treehammer.submit.sites.site_model import (
     RESERVED_NAMES,
-    SITES_TABLES,
     Door,
     Site,
     SitesDocument,
@@ -51,7 +50,6 @@ def parse_sites_file(text: str, path: Path) -> SitesDocument:
         SitesDocument,
         text,
         str(path),
-        SITES_TABLES,
         _fill_missing_keys,
         _check_across_tables,
         SitesError,

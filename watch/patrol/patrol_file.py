@@ -21,10 +21,8 @@ from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     Bytes,
     DocumentProblem,
-    DocumentTables,
     FilledLine,
     Items,
-    KeyPath,
     Name,
     ScalarText,
     StrictModel,
@@ -415,31 +413,6 @@ class PatrolFile(StrictModel):
     entries: dict[Name, PatrolEntry] = Field(default_factory=dict, description="Entries by name.")
 
 
-def _name_table(path: KeyPath) -> str:
-    """Name the kind of table that contains a key."""
-    match path:
-        case ("budget", "sites", *_):
-            return "limits"
-        case (kind, _, *_):
-            return str(kind)
-    return ""
-
-
-#: Keys of each table, for hints on misplaced keys.
-PATROL_TABLES = DocumentTables(
-    {
-        "": PatrolFile,
-        "patrol": PatrolTable,
-        "releases": ReleaseSource,
-        "servers": ServerWatch,
-        "budget": BudgetTable,
-        "limits": LimitsTable,
-        "entries": PatrolEntry,
-    },
-    _name_table,
-)
-
-
 def build_patrol_schema() -> dict[str, Any]:
     """Build the JSON Schema (2020-12) of patrol.toml, for editors."""
     return build_document_schema(PatrolFile, "patrol.toml")
@@ -466,7 +439,6 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
         PatrolFile,
         text,
         str(path),
-        PATROL_TABLES,
         _fill_missing_keys,
         _check_across_tables,
         PatrolFileError,

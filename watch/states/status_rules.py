@@ -24,7 +24,6 @@ from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
-    DocumentTables,
     StrictModel,
     invalid_value,
     list_problems,
@@ -238,7 +237,7 @@ def _list_rule_problems(name: str, table: dict[str, Any] | StatusRule) -> list[D
     if model is None:
         kinds = ", ".join(StatusRule.MODELS)
         return [DocumentProblem(("kind",), f"is missing or unknown (known: {kinds})")]
-    return list_problems(model, table, DocumentTables({"rule": model}, lambda _path: "rule"))
+    return list_problems(model, table)
 
 
 Rule = TypeVar("Rule", bound=StatusRule)
@@ -360,7 +359,6 @@ def parse_status_rules(text: str, name: str) -> StatusRules:
         StatusRules,
         text,
         name,
-        _DOCUMENT_TABLES,
         _drop_invalid_rules,
         lambda _document: (),
         InvalidDocumentError,
@@ -372,9 +370,3 @@ def _drop_invalid_rules(document: dict[str, Any]) -> None:
     rules = document.get("rules", {}).items()
     valid = {name: rule for name, rule in rules if not _list_rule_problems(name, rule)}
     document["rules"] = valid or {"missing": StatusRule.model_construct(kind="")}
-
-
-_DOCUMENT_TABLES = DocumentTables(
-    {"": StatusRules, "central": CentralTable, "probes": ProbesTable},
-    lambda path: str(path[0]) if path[0] in ("central", "probes") and len(path) > 1 else "",
-)
