@@ -11,6 +11,7 @@ import zipfile
 from collections import Counter
 from contextlib import ExitStack, suppress
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ....verticals import import_parts
@@ -68,8 +69,7 @@ def load_job(path: str) -> JobSpec:
     """
     versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
     try:
-        with open(path, encoding="utf-8") as stream:
-            job = JobSpec.from_json(stream.read())
+        job = JobSpec.from_json(Path(path).read_text(encoding="utf-8"))
         problems: Sequence[str] = [
             f"executions[{index}].identity.{name}: is {spec.identity[name]!r}; this worker requires {value}"
             for index, spec in enumerate(job.executions)
@@ -204,17 +204,13 @@ def _read_ended_report(path: str, job: JobSpec) -> Optional[Dict[str, Any]]:
     Its records must be whole: the transfer of an output may have failed half-way.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):
-        report: Dict[str, Any] = _load_json(path)
+        report: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         for record in report["records"]:
-            _load_json(os.path.join(os.path.dirname(path), "records", f"{record}.json"))
+            file = Path(path).parent / "records" / f"{record}.json"
+            json.loads(file.read_text(encoding="utf-8"))
         if report["job_id"] == job.job_id and report["ended_us"] and not report["stopped_by"]:
             return report
     return None
-
-
-def _load_json(path: str) -> Any:
-    with open(path, encoding="utf-8") as stream:
-        return json.load(stream)
 
 
 def _list_runs(context: JobContext) -> Iterator[Tuple[Callable[[], None], List[Execution]]]:
@@ -264,8 +260,7 @@ def _extract(zipapp: str, copies: Mapping[str, str]) -> None:
                 if f"{path}/".startswith(f"{source}/") and not path.endswith(".pyc"):
                     target = copy + path[len(source) :]
                     os.makedirs(os.path.dirname(target), exist_ok=True)
-                    with open(target, "wb") as stream:
-                        stream.write(archive.read(name))
+                    Path(target).write_bytes(archive.read(name))
 
 
 def _run_executions(
