@@ -34,13 +34,20 @@ def resolve_credentials(env: Dict[str, str], job_folder: str) -> None:
     """Make the credential paths in ``env`` absolute, since payloads run in folders of their own.
 
     A relative path belongs to the job's sandbox.  Without a named token, the only token of
-    HTCondor's credential services is used.
+    HTCondor's credential services is used; clients read it as it is now, without its JSON.
     """
     creds = env.get("_CONDOR_CREDS", "")
-    if TOKEN_FILE_VARIABLE not in env and os.path.isdir(creds):
+    bare = os.path.join(creds, "bearer-token")
+    if env.get(TOKEN_FILE_VARIABLE, bare) == bare and os.path.isdir(creds):
         tokens = sorted(name for name in os.listdir(creds) if name.endswith(".use"))
         if len(tokens) == 1:
             env[TOKEN_FILE_VARIABLE] = os.path.join(creds, tokens[0])
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                with open(env[TOKEN_FILE_VARIABLE], "rb") as stream:
+                    token = decode_json(stream.read(_MAX_BYTES))["access_token"]
+                with os.fdopen(os.open(bare, os.O_WRONLY | os.O_CREAT, 0o600), "w") as copy:
+                    copy.truncate(copy.write(token))
+                env[TOKEN_FILE_VARIABLE] = bare
     for name in CREDENTIAL_NAMES:
         if env.get(name) and not os.path.isabs(env[name]):
             env[name] = os.path.join(job_folder, env[name])
@@ -122,12 +129,9 @@ def token_claims(text: str) -> Dict[str, Any]:
     if len(parts) != 3:
         return {}
     try:
-        claims = decode_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except ValueError:
+        return dict(decode_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
+    except (ValueError, TypeError):
         raise ValueError(_UNREADABLE_CLAIMS) from None
-    if not isinstance(claims, dict):
-        raise ValueError(_UNREADABLE_CLAIMS)
-    return claims
 
 
 #: Line before each certificate of a bundle that was made of a folder.
@@ -153,7 +157,7 @@ def unpack_authorities(env: Dict[str, str], job_folder: str, target: str) -> Non
     if not env.get(name) or os.path.isabs(env[name]):
         return
     env[name] = os.path.join(job_folder, env[name])
-    try:
+    with suppress(OSError):  # the door's certificate is not trusted then
         with open(env[name], encoding="ascii", errors="replace") as stream:
             certificates = _NAMED_CERTIFICATE.findall(stream.read())
         if not certificates:
@@ -163,5 +167,3 @@ def unpack_authorities(env: Dict[str, str], job_folder: str, target: str) -> Non
             with open(os.path.join(target, file), "w", encoding="ascii") as stream:
                 stream.write(text)
         env[CERT_DIR_VARIABLE] = target
-    except OSError:
-        pass  # the door's certificate is not trusted then

@@ -8,7 +8,6 @@ import re
 import time
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-#
 # Signatures are not verified: doors do that, and this only explains their decisions.
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"

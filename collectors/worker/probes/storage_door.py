@@ -9,6 +9,7 @@ import socket
 import struct
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Optional, Set, Tuple
 from urllib.parse import SplitResult, urlsplit
@@ -184,12 +185,10 @@ class DoorLock:
 
 def _is_held(path: str) -> bool:
     """Return whether a process holds the lock; an unlocked file is removed."""
-    try:
+    with suppress(OSError):
         fd = try_lock(path, os.O_RDWR)
         if fd is None:
             return True
         with os.fdopen(fd):
             os.unlink(path)
-    except OSError:
-        pass
     return False

@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.error
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, List, Mapping, NoReturn, Optional, Sequence, Tuple
@@ -299,11 +300,9 @@ def _run_copy(
                 _raise_stage_in_error(
                     f"{url} cannot be copied to the node: not done after {limit_s:.0f} s"
                 )
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 output, _ = process.communicate(timeout=_POLL_INTERVAL_S)
                 break
-            except subprocess.TimeoutExpired:
-                pass
     finally:
         if process.poll() is None:
             process.kill()

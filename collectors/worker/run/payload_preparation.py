@@ -313,6 +313,7 @@ class PayloadPreparation:
             # Otherwise a bundle's first execution would copy from disk and the others from memory.
             page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
         if any(local_path(file.url) is None for file in self._spec.files):
+            credential_checks.resolve_credentials(self._context.base_env, self._context.job_folder)
             credential_checks.check_credentials(self._context.base_env)
         if not is_staged:
             return spec

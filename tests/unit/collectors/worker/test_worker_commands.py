@@ -275,6 +275,14 @@ def test_relative_paths_are_resolved_in_the_sandbox(tmp_path: Path) -> None:
     env = {"_CONDOR_CREDS": str(tmp_path)}
     resolve_credentials(env, "/")
     assert env[TOKEN_FILE_VARIABLE] == str(tmp_path / "scitokens.use")
+    # Its default format is JSON, which no client reads, and which is renewed.
+    env = {"_CONDOR_CREDS": str(tmp_path)}
+    for token in ("long.er.token", "a.b.c"):
+        document = {"access_token": token, "expires_in": 1200}
+        (tmp_path / "scitokens.use").write_text(json.dumps(document))
+        resolve_credentials(env, "/")
+        bare = Path(env[TOKEN_FILE_VARIABLE])
+        assert (bare.read_text(), bare.stat().st_mode & 0o777) == (token, 0o600)
 
 
 def test_voms_attributes_of_a_real_proxy_are_read(tmp_path: Path) -> None:
