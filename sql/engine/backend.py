@@ -6,6 +6,7 @@ Errors of databases become messages with remedies, see :mod:`treehammer.sql.engi
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import sqlite3
 import sys
@@ -102,8 +103,8 @@ def translate_errors(url: URL) -> Iterator[None]:
 def build_store_error(url: URL, message: str, kind: type[StoreError] = StoreError) -> StoreError:
     """Build the error for a message of a database or its driver."""
     message = " ".join(message.split())
-    for sign, meaning, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
-        if sign in message.lower():
+    for pattern, meaning, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
+        if re.search(pattern, message, re.IGNORECASE):
             return kind(f"{meaning} ({message})", where=display_url(url), hint=hint)
     return kind(f"the database refused: {message}", where=display_url(url))
 

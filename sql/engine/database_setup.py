@@ -45,6 +45,10 @@ MAX_LISTED = 10
 REVISION = "0.4.0"
 MIGRATIONS_FOLDER = Path(__file__).parents[1] / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
+_SCHEMA_HINT = (
+    " In a schema of its own on PostgreSQL, it needs ALTER ROLE USER SET search_path = NAME and "
+    "GRANT USAGE ON SCHEMA NAME TO USER."
+)
 # Codes of SQLite by which the source of a copy fails, not its target.
 _SOURCE_ERRORS = re.compile("CORRUPT|NOTADB|BUSY|_READ$|_SHM")
 # Alembic's own table of the revision.
@@ -122,12 +126,9 @@ def _make_engine(url: str, *, create: bool) -> Engine:
 
 
 def _build_no_results_error(url: URL) -> NothingToDoError:
-    return NothingToDoError(
-        "there are no results yet",
-        where=display_url(url),
-        hint="Run a test first (treehammer submit ttree-read --wait), or give another database "
-        "with --database.",
-    )
+    hint = "Run a test first (treehammer submit ttree-read --wait), or give another database with --database."
+    hint += _SCHEMA_HINT if url.get_backend_name() == "postgresql" else ""
+    return NothingToDoError("there are no results yet", where=display_url(url), hint=hint)
 
 
 def _create_file(file: Path) -> None:
@@ -177,7 +178,7 @@ def require_current_schema(engine: Engine) -> None:
         ),
         SchemaState.FOREIGN: (
             "this database holds something other than Treehammer's results",
-            "Give another with --database.",
+            f"Give another with --database.{_SCHEMA_HINT}",
         ),
     }
     if state in problems:

@@ -38,7 +38,7 @@ NAME_TOO_LONG = "54000"
 _CREDENTIALS_HINT = (
     "Put it into ~/.pgpass, the file that passfile= names, or PGPASSWORD (or into the URL, where "
     "others may read it). Such a file counts only if nobody else may read it, by the very user, host "
-    "and port of the URL."
+    "and port of the URL. A role that has expired is refused by the same words."
 )
 
 # Parts of SQLite's messages, separated by |, their meaning and remedy.
@@ -100,6 +100,11 @@ _POSTGRESQL_HINTS = (
         "Leave it out; a schema of its own can be given by ALTER ROLE NAME SET search_path = NAME.",
     ),
     (
+        "valid client certificate",
+        "the server wants a certificate of the user",
+        "Name it in the URL, ?sslcert=FILE&sslkey=FILE, or put it into ~/.postgresql.",
+    ),
+    (
         "root certificate file",
         "there is nothing to know the server's certificate by",
         "Name the file of its authority in the URL, ?sslrootcert=FILE, or trust those that this "
@@ -123,7 +128,7 @@ _POSTGRESQL_HINTS = (
     ("password authentication failed", "the server refuses the password", _CREDENTIALS_HINT),
     ("no password supplied", "the server wants a password", _CREDENTIALS_HINT),
     (
-        "authentication failed|not permitted to log in|no pg_hba.conf entry",
+        "authentication failed|not permitted to log in|no pg_hba.conf entry|hba.conf rejects",
         "the server does not let this user in from here",
         "Check user, host and sslmode in the URL; the server's pg_hba.conf says who may enter, and how.",
     ),
@@ -161,7 +166,7 @@ _POSTGRESQL_HINTS = (
         CLIENT_HINT,
     ),
     (
-        "no schema has been selected",
+        'no schema has been selected|schema ".*" does not exist',
         "the schema of the tables is missing",
         "Have it made, CREATE SCHEMA NAME AUTHORIZATION USER, or check search_path.",
     ),
@@ -206,17 +211,17 @@ _POSTGRESQL_HINTS = (
         "connection refused|no such file or directory|timeout expired|connection timeout|"
         "could not translate host name|failed to resolve host|no route to host|"
         "network is unreachable|server login has been failing|starting up|shutting down|"
-        "in recovery mode|accepting connections",
+        "in recovery mode|not (yet )?accepting connections",
         *_NO_ANSWER,
     ),
     (
-        'role "',
+        'role ".*" does not exist|no such user',
         "the server does not know this user",
         "Check the user in the URL, or have one made: CREATE ROLE NAME LOGIN. A backup needs the roles "
         "to which it grants rights.",
     ),
     (
-        'database "',
+        'database ".*" does not exist',
         "the server has no such database",
         "Have one made that is yours: CREATE DATABASE NAME OWNER USER ENCODING 'UTF8'.",
     ),
@@ -302,16 +307,9 @@ _ORACLE_HINTS = (
         "Give the primary server's address: this is a standby, or was opened read only.",
     ),
 )
-#: Kind of database -> part of a message, meaning and remedy; the first match counts.
+#: Kind of database -> pattern of a message, meaning and remedy; the first match counts.
 ERROR_HINTS = {
-    kind: [
-        (sign, meaning, remedy)
-        for signs, meaning, remedy in (_DAMAGED_VALUE_HINT, *hints)
-        for sign in signs.split("|")
-    ]
-    for kind, hints in (
-        ("sqlite", _SQLITE_HINTS),
-        ("postgresql", _POSTGRESQL_HINTS),
-        ("oracle", _ORACLE_HINTS),
-    )
+    "sqlite": (_DAMAGED_VALUE_HINT, *_SQLITE_HINTS),
+    "postgresql": (_DAMAGED_VALUE_HINT, *_POSTGRESQL_HINTS),
+    "oracle": (_DAMAGED_VALUE_HINT, *_ORACLE_HINTS),
 }

@@ -143,6 +143,12 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         (URL, f"{FAILED} FATAL: no such database: results", "no such database", "[databases]"),
         (URL, f'{FAILED} FATAL: too many connections for role "me"', "no connection", "raised"),
         (URL, f'{FAILED} FATAL: permission denied for database "r"', "lacks a right", "CONNECT"),
+        (
+            URL,
+            f'{FAILED} FATAL: pg_hba.conf rejects database "r"',
+            "not let this user in",
+            "who may enter",
+        ),
         (URL, "canceling statement due to conflict with recovery", "standby", "_standby_"),
         (URL, "temporäre Datei zu groß (SQLSTATE 53400)", "by a limit", "temp_file_limit"),
         (URL, "must be owner of table campaign", "or change them", "owns"),
@@ -259,9 +265,10 @@ def test_session_settings_of_every_connection(monkeypatch: pytest.MonkeyPatch) -
 
 def test_each_error_code_has_one_meaning() -> None:
     """No pattern is hidden by an earlier one."""
-    for sign, message, _ in error_hints.ERROR_HINTS["oracle"]:
-        error = build_store_error(ORACLE_URL, f"{sign.upper()}: said")
-        assert error.message.startswith(message), sign
+    for signs, message, _ in error_hints.ERROR_HINTS["oracle"]:
+        for sign in signs.split("|"):
+            error = build_store_error(ORACLE_URL, f"{sign.upper()}: said")
+            assert error.message.startswith(message), sign
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_missing_create_permission_is_reported(
     with pytest.raises(StoreError, match=r"may not make tables(.|\n)*GRANT CREATE") as caught:
         Store.open(as_guest)
     assert GUEST_PASSWORD not in str(caught.value)
-    with pytest.raises(NothingToDoError):
+    with pytest.raises(NothingToDoError, match="search_path"):
         Store.open(as_guest, create=False)
 
     with Store.open(url) as store:
