@@ -79,14 +79,17 @@ def chart_figure(
     if not paper_width and layout.title:
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
     elif paper_width and not layout.has_panels:
-        chart["autosize"] = {"type": "fit-x", "contains": "padding"}
+        # The angle of labels depends on the width, which row labels make smaller.
+        chart["autosize"] = {"type": "fit-x", "contains": "padding", "resize": True}
     meta = _describe_chart(layout)
     specification = vega.complete_specification(
         chart, vega.list_rows(layout), {**meta, "links": links}
     )
     if paper_width and layout.kind == Kind.HEAT_MAP:
-        letters = min(11.0, height / len(layout.series) - 1)
-        specification["config"] = {**THEME, "axisY": {"labelFontSize": letters}}
+        longest = max(len(line.name) for line in layout.series)
+        letters = min(11.0, height / len(layout.series) - 1, paper_width / min(longest, 60))
+        labels = {"labelFontSize": letters, "labelLimit": paper_width / 2}
+        specification["config"] = {**THEME, "axisY": labels}
     return specification
 
 
@@ -222,7 +225,7 @@ def _layer_steps(layout: FigureLayout, width: float) -> list[vega.Specification]
     return [marks.layer("line", channels=dashes, is_described=True, **style)]
 
 
-def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]:
+def _layer_heat(layout: FigureLayout, width: float) -> list[vega.Specification]:
     count = len(layout.series)
     rows = {
         "values": list(range(count)),
@@ -272,8 +275,9 @@ def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]
     }
     legend["format"] = "+.2~g"
     title = f"{layout.y_title}: difference from the row's median, %"
+    lines = vega.wrap_lines([title], width / 2, least_letters=24)
     encoding["color"] = vega.encode_field(
-        "d", vega.QUANTITATIVE, title=title, scale=colors, legend={**legend, "titleLimit": 0}
+        "d", vega.QUANTITATIVE, title=lines, scale=colors, legend={**legend, "titleLimit": 0}
     )
     difference = vega.encode_field(
         "d", vega.QUANTITATIVE, title="% from the row's median", format="+.2~f"

@@ -365,12 +365,8 @@ def _find_first_measurements(
         if site not in new_sites:
             sites_by_text[f"{feature}: first measurements at "].append(site)
     for text, sites in sites_by_text.items():
-        names = [_link_to_site(site) for site in sites]
+        names = [ui.Link(site or _NO_SITE, link_to("site", site=site)) for site in sites]
         yield _end_with_names(ChangeSeverity.NEW, text, names, max_named)
-
-
-def _link_to_site(site: str) -> ui.Link:
-    return ui.Link(site or _NO_SITE, link_to("site", site=site))
 
 
 def _measured_features(records: Iterable[FirstMeasurement]) -> set[tuple[str, str]]:

@@ -189,9 +189,25 @@ METADATA = {
 COLUMN_MM = PAPER_WIDTHS_MM["single"]
 
 
-def draw_paper(form: str) -> bytes:
-    chart = chart_figure(lay_out([[mark(1.0)]]), paper_width=COLUMN_MM * PIXELS_PER_MM)
+def draw_paper(form: str, *names: Sequence[str], **more: Any) -> bytes:
+    layout = lay_out([[mark(1.0)]], *names, **more)
+    chart = chart_figure(layout, paper_width=COLUMN_MM * PIXELS_PER_MM)
     return draw_chart(chart, form, width_mm=COLUMN_MM, metadata=METADATA)
+
+
+def test_labels_in_a_column_lie_inside_and_leave_room_for_cells() -> None:
+    svg = draw_paper("svg", ["W" * 60], kind=Kind.HEAT_MAP, places=["W" * 14] * 9).decode()
+    (width, height), (_, top), (cells, rows), (_, below) = (
+        map(float, re.findall(pattern, svg)[0])
+        for pattern in (
+            r'viewBox="0 0 (\S+) (\S+)"',
+            r"<g [^>]*translate\((\S+),(\S+?)\)",
+            r'd="M0,0h(\S+?)v(\S+?)h',
+            r"translate\((\S+),(\S+?)\)[^>]*>where<",
+        )
+    )
+    assert cells > 0.4 * width
+    assert top + rows + below < height
 
 
 def test_pdf_has_the_width_of_a_column_and_metadata() -> None:
