@@ -221,6 +221,7 @@ class RucioClient:
                 schemes=None if schemes is None else list(schemes),
                 rse_expression=expression or None,
                 domain=domain,
+                resolve_archives=False,  # a member of an archive has no URL that readers open
             )
             return list(locations)
 

@@ -226,6 +226,7 @@ _ERRORS_BY_KIND: Mapping[str, type[TreehammerError]] = {
     "InvalidObject": ConfigError,
     "DataIdentifierNotFound": RucioNotFoundError,
     "RSENotFound": RucioNotFoundError,
+    "ReplicaNotFound": RucioNotFoundError,  # of a file without path at an RSE with paths of its own
     "RuleNotFound": RucioNotFoundError,
     "RSEProtocolNotSupported": RucioNotFoundError,
     "DataIdentifierAlreadyExists": RucioDuplicateError,

@@ -128,10 +128,9 @@ class RucioCatalogue:
                     part.rename(folder / MANIFEST_NAME)
                     return
             problems.append(f"{location.url}: {observation.message or 'is another file'}")
+        lines = [f"no replica of {file.name} can be read:", *(problems or ["there is none"])]
         raise CatalogueError(
-            "\n  ".join(
-                [f"no replica of {file.name} can be read:", *(problems or ["there is none"])]
-            ),
+            "\n  ".join(lines),
             where="Rucio",
             hint="Place the dataset again from a machine that has it: treehammer datasets place.",
         )

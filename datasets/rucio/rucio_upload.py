@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from treehammer.collectors.storage_access import list_aliases, normalize_url
@@ -20,6 +21,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import CatalogueError, DatasetError, TreehammerError
 from treehammer.text_formatting import (
+    MEGABYTE,
     ByteCallback,
     ProgressFactory,
     byte_progress,
@@ -145,15 +147,20 @@ def _upload_files(
             continue
         total = sum(file.size for file, _ in remaining)
         if rse.name in quotas and quotas[rse.name].free < total:
-            refusals.append(
-                f"{rse.name}: the account's quota has no room for {format_size(total)} more"
-            )
+            size = format_size(total)
+            refusals.append(f"{rse.name}: the account's quota has no room for {size} more")
             continue
         try:
-            with byte_progress(bars, f"Writing to {rse.name}", total) as advance:
-                while remaining:
-                    _upload_file(*remaining[0], rse.name, rucio, advance)
+            counts_files, title = total < MEGABYTE * len(remaining), f"Writing to {rse.name}"
+            bar: AbstractContextManager[ByteCallback] = byte_progress(bars, title, total)
+            if counts_files:
+                bar = bars(f"{title} (files)", len(remaining))
+            with bar as step:
+                for done in range(1, len(remaining) + 1):
+                    _upload_file(*remaining[0], rse.name, rucio, None if counts_files else step)
                     del remaining[0]
+                    if counts_files:
+                        step(done)
             return rse.name
         except CatalogueError as error:
             refusals.append(f"{rse.name}: {error.message}")
@@ -165,7 +172,7 @@ def _upload_files(
 
 
 def _upload_file(
-    file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback
+    file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback | None
 ) -> None:
     schemes = [name for protocol in UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
     urls = (rucio.find_upload_url(rse, file.name, scheme) for scheme in schemes)
@@ -184,10 +191,11 @@ def _upload_file(
         ) from error
 
 
-def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> bool:
+def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback | None) -> bool:
     """Write a file unless it exists, and verify it; return whether it was written."""
     if _has_expected_content(file, url):
-        advance(file.size)
+        if advance:
+            advance(file.size)
         return False
     for pause in (*WRITE_RETRY_DELAYS_S, None):
         observation = doors.write_file(path, url, advance)

@@ -110,9 +110,9 @@ def _is_disk_rse(rse: Rse) -> bool:
 
 
 def _select_site_rses(site: str, rucio: RucioClient) -> Sequence[Rse]:
-    """Return the usable storage of a site; of several, the one with the most free quota."""
+    """Return the RSE of that name, or the usable one of a site with the most free quota."""
     try:
-        rses = rucio.find_rses(f"site={site}")
+        rses = rucio.find_rses(f"site={site}|rse={site}")
     except RseExpressionError as error:
         raise RseExpressionError(
             f"Rucio has no storage with site={site}", where="--sites"

@@ -199,7 +199,7 @@ def test_only_own_rules_are_withdrawn(hammer: RucioUser, guest: RucioUser, place
 
 def test_tapes_are_never_selected(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "no-tape", make_files(10))
-    message = hammer.refused_message("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
+    message = hammer.refused_message("place", "no-tape", "--sites", "SITE_A_TAPE", code=2)
     assert "no storage on disk" in message
 
 

@@ -669,7 +669,12 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
     missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
     through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
     rucio = cast(RucioClient, SimpleNamespace(list_quotas=lambda: quotas))
-    assert rucio_upload._upload_files(missing, through, rucio, no_progress) == "B"
+    bars = MagicMock()
+    assert rucio_upload._upload_files(missing, through, rucio, bars) == "B"
+    assert [call.args for call in bars.call_args_list] == [
+        ("Writing to A (files)", 3),
+        ("Writing to B (files)", 2),
+    ], "bytes of small files say nothing of the remaining time"
     assert written == [("one", "A"), ("two", "B"), ("three", "B")]
     with pytest.raises(CatalogueError) as refused:
         rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
