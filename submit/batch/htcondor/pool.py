@@ -297,16 +297,19 @@ class PoolConnection:
         return str(location.get("Name", "")), user
 
     def query_slots(self) -> Sequence[Any]:
-        """Query all slots except dynamic ones.
+        """Query all slots except dynamic ones; each requires what its pool does, but no room.
 
         Raises:
             PoolUnreachableError: the collector did not answer, or denied access.
         """
-        return self.call(
+        slots: Sequence[Any] = self.call(
             lambda htcondor: htcondor.Collector(self.pool.collector or None).query(
                 htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
             )
         )
+        for slot in slots:
+            slot["Requirements"] = slot.lookup("Start")
+        return slots
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.
@@ -329,7 +332,7 @@ class PoolConnection:
         return sum(bool(slot.matches(job)) for slot in slots), len(slots)
 
     def is_matched(self, cluster: int, proc: int, slots: Sequence[Any]) -> bool:
-        """Return whether a slot fulfills the requirements of a queued job, as far as they are of slots.
+        """Return whether a slot and a queued job fulfill the requirements of each other.
 
         Raises:
             PoolUnreachableError: the schedd did not answer, or denied access.
@@ -340,7 +343,7 @@ class PoolConnection:
         return (
             not jobs
             or "time(" in str(jobs[0].lookup("Requirements"))
-            or any(slot.matches(jobs[0]) for slot in slots)
+            or any(slot.symmetricMatch(jobs[0]) for slot in slots)
         )
 
 

@@ -30,10 +30,6 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
     subject = f"pool {connection.pool.name}"
     connection.pauses_s = PROBE_RETRY_PAUSES_S
 
-    def identify_schedd() -> str:
-        schedd, user = connection.identify_schedd()
-        return f"{schedd} accepts jobs of {user}"
-
     yield from _probe_tokens(subject, connection.pool)
     collector = run_probe(
         subject, "collector", lambda: f"the pool has {connection.matching_slots('true')[1]} slots"
@@ -44,7 +40,8 @@ def probe_pool(connection: PoolConnection, sites: Sequence[BatchSite]) -> Iterat
         finding = "unknown address, as the collector does not respond"
         yield ProbeResult(subject, "schedd", PROBE_SKIPPED, finding)
     else:
-        yield run_probe(subject, "schedd", identify_schedd)
+        identify = connection.identify_schedd
+        yield run_probe(subject, "schedd", lambda: " accepts jobs of ".join(identify()))
     for site in sites:
         if site.grid_resource:
             yield _probe_grid_resource(site)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import classad2
 import pytest
 from credential_factory import write_token
 
@@ -595,6 +596,24 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     assert schedd.batch.explain_waiting(ids) == [factory]
     schedd.queue = [{"ProcId": 1, "JobStatus": 1, "JobUniverse": 9, "GridResource": "arc x"}]
     assert schedd.batch.explain_waiting(ids)[1:] == ["1 job is not accepted yet by arc x"]
+
+
+@pytest.mark.parametrize(
+    ("site", "group", "is_matched"),
+    [("A", "mine", True), ("A", "other", False), ("B", "mine", False)],
+)
+def test_slot_and_job_require_each_other(
+    monkeypatch: pytest.MonkeyPatch, site: str, group: str, is_matched: bool
+) -> None:
+    """The policy of a pool (START) may refuse a job; a slot without room has it later."""
+    slot = classad2.ClassAd({"Site": "A", "Start": classad2.ExprTree('TARGET.Group == "mine"')})
+    slot["Requirements"] = classad2.ExprTree("START && TARGET.RequestCpus <= 0")
+    requirements = classad2.ExprTree(f'TARGET.Site == "{site}"')
+    job = classad2.ClassAd({"Group": group, "RequestCpus": 1, "Requirements": requirements})
+    connection = PoolConnection(HTCondorPool(name="p"))
+    monkeypatch.setattr(connection, "call", lambda _: [slot])
+    monkeypatch.setattr(connection, "query_schedd", lambda _: [job])
+    assert connection.is_matched(7, 0, connection.query_slots()) is is_matched
 
 
 def test_lost_node_of_spooled_job_comes_from_its_ad() -> None:
