@@ -102,8 +102,8 @@ _CAUSES_BY_CLIENT_WORD = (
     (r"\[30\d\d\]|HTTP (Error )?5\d\d|gateway time", _DOOR),  # the server answers
     (r"no space|quota exceeded", DISK),
     (
-        r"timed? ?out|operation expired|connect(ion| call| to)|invalid address|name or service|unreachable"
-        r"|no route|(?<!permission )refused|reset|resol(ve|ution)|network|disconnect|broken pipe",
+        r"timed? ?out|operation (expired|interrupted)|connect(ion| call| to)|invalid address|name or service|unreachable"
+        r"|no route|(?<!permission )refused|reset|resol(ve|ution)|network|disconnect|broken pipe|empty reply|transfer closed",
         _NETWORK,
     ),
 )

@@ -316,6 +316,12 @@ def make_task(files: list[LoadFile] | None = None, index: int = 0, /, **axes: An
         ("curl: (56) Recv failure: Connection reset by peer", "reset"),
         ("cp: cannot create regular file 'x': Permission denied", "not-permitted"),
         ("cp: error writing 'x': No space left on device", "no-space"),
+        (
+            "TDavixFile: can not read data with davix: HTTP 403 : Permission refused  (17)",
+            "not-permitted",
+        ),
+        ("[ERROR] Stream disconnect", "reset"),
+        ("[FATAL] Login failed", "credential"),
         ("Segmentation fault", "other"),
         ("OSError: Failed to open file: [FATAL] Redirect limit has been reached", "redirect-limit"),
         ("ClientConnectorError: Cannot connect to host 127.0.0.1:21181 ssl:default", "refused"),

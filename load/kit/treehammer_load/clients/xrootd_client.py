@@ -106,21 +106,24 @@ FAILURES_BY_STATUS: Mapping[int, str] = {
 }
 #: Number of a server's error in messages of XRootD's clients, and of a response in those of curl.
 _XROOTD_ERROR = re.compile(r"\[(30\d\d)\]")
-_HTTP_STATUS = re.compile(r"(?:returned error|ClientResponseError): (\d{3})")
+_HTTP_STATUS = re.compile(r"(?:returned error:|ClientResponseError:|\bHTTP(?: Error)?) (\d{3})\b")
 #: Messages of xrdcp, curl, ROOT, uproot and the operating system; the first that occurs decides.
 _MESSAGES: Sequence[Tuple[str, str]] = (
-    ("credential", r"auth failed|certificate|unable to .*credential"),
+    ("credential", r"(?:auth|login) failed|certificate|unable to .*credential"),
     ("timeout", r"timed? ?out|operation expired"),
     ("redirect-limit", r"redirect limit|too ?many ?redirects"),
-    ("reset", r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file"),
+    (
+        "reset",
+        r"reset by peer|broken pipe|stream error|socket error|empty reply|partial file|disconnect|transfer closed|closed connection|incompleteread|interrupted",
+    ),
     (
         "refused",
-        r"resolve host|invalid address|name resolution|name or service|refused|couldn't connect|failed to connect|cannot connect|connection error|no route",
+        r"resolve host|invalid address|name resolution|name or service|refused|(?:couldn't|could not|failed to|cannot) connect|connection error|no route|unreachable",
     ),
     ("not-found", r"no such file|FileNotFoundError"),
     ("not-permitted", r"permission denied|not permitted|read-only file system"),
     ("no-space", r"no space left|quota exceeded"),
-    ("wrong-data", r"checksum"),
+    ("wrong-data", r"checksum|corrupted data"),
 )
 
 
