@@ -79,7 +79,7 @@ def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
     """Compare the sizes of local files with the manifest.
 
     Raises:
-        ExecutionError: class ``failure_class``, kind ``missing`` or ``size``.
+        ExecutionError: class ``failure_class``, kind ``missing``, ``not-permitted`` or ``size``.
     """
     for file in files:
         path = local_path(file.url)
@@ -87,11 +87,13 @@ def check_sizes(files: Sequence[InputFile], failure_class: str) -> None:
             continue
         try:
             size = os.stat(path).st_size
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # a pipe does not block
         except OSError as error:
-            message = f"{file.url} cannot be read: {error.strerror}. {PLACE_HINT}"
-            raise ExecutionError(
-                Failure(failure_class, "missing", failure_class, message)
-            ) from error
+            kind, remedy = "missing", PLACE_HINT
+            if isinstance(error, PermissionError):
+                kind, remedy = "not-permitted", "Let the user of the jobs read it."
+            message = f"{file.url} cannot be read: {error.strerror}. {remedy}"
+            raise ExecutionError(Failure(failure_class, kind, failure_class, message)) from error
         if size != file.size:
             actual = "is a folder" if os.path.isdir(path) else f"has {size} bytes"
             message = (
@@ -254,8 +256,7 @@ def fetch_remote_file(
         return TimeSpent()
     limit = find_limit(STAGE, url, software, has_credential=False)
     if limit:
-        message = f"{url} cannot be staged: {limit}"
-        raise ExecutionError(Failure("stage-in", NOT_SUPPORTED, "stage-in", message))
+        _raise_stage_in_error(f"{url} cannot be staged: {limit}", NOT_SUPPORTED)
     script, loaded = (os.path.join(os.path.dirname(target), name) for name in ("copy.py", "loaded"))
     Path(script).write_text(_COPY_SCRIPT, encoding="utf-8")
     write_root_settings(os.path.dirname(target), [url])
@@ -308,10 +309,9 @@ def _run_copy(
             process.kill()
             process.communicate()
     if process.returncode:
-        tail = output.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
-        _raise_stage_in_error(
-            f"{url} cannot be copied to the node: {tail or 'ROOT gave no reason'}"
-        )
+        reason = output.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
+        reason = reason or "ROOT gave no reason"
+        _raise_stage_in_error(f"{url} cannot be copied to the node: {reason}")
 
 
 def _fetch_http_file(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from credential_factory import write_token
@@ -332,7 +333,7 @@ def test_local_path(url: str, path: str | None) -> None:
     assert shared_files.local_path(url) == path
 
 
-def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
+def test_sizes_of_local_files_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
     check_sizes(
@@ -345,6 +346,13 @@ def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     with pytest.raises(ExecutionError) as caught:
         check_sizes([InputFile("f", str(tmp_path / "none"), 6, "x")], "open")
     assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("open", "missing")
+    monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(ExecutionError, match="Let the user of the jobs read it") as caught:
+        check_sizes([InputFile("f", str(path), 5, "x")], "open")
+    assert (caught.value.failure.failure_class, caught.value.failure.kind) == (
+        "open",
+        "not-permitted",
+    )
 
 
 def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
