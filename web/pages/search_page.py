@@ -29,13 +29,13 @@ _TOPICS: Mapping[tuple[str, ...], tuple[str, str, str]] = {
         "doors",
         "Doors and protocols",
     ),
-    ("cache", "format", "rntuple", "ttree", "thread"): (
-        "Settings of tests that were measured with several values are compared, by site too: ",
+    ("cache", "format", "rntuple", "ttree", "thread", "server", "xrootd", "talk"): (
+        "Settings and server versions with several measured values are compared, by site too, and for talks: ",
         "compare",
         "Compare",
     ),
-    ("log", "output", "stdout", "stderr"): (
-        "The output of each execution is on the page of its job: ",
+    ("log", "output", "stdout", "stderr", "who", "running"): (
+        "Who runs what is in the list; the output of each execution is on the page of its job: ",
         "campaigns",
         "Campaigns",
     ),

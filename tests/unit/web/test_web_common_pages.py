@@ -420,6 +420,8 @@ def test_crawlers_are_kept_from_generated_views(filled_service: ServiceThread) -
             "/figures/doors",
         ),
         ("bigger cache", "compared, by site too", "/compare"),
+        ("new XRootD", "server versions", "/compare"),
+        ("who runs what", "Who runs what is in the list", "/campaigns"),
         ("log", "on the page of its job", "/campaigns"),
     ],
 )
