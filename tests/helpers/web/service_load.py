@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from certificate_authority import CertificateAuthority, find_free_port
-from command_forker import ForkedCommand, start_command
+from certificate_authority import CertificateAuthority
 from measurement_factory import make_measurement
 from polling import wait_until
+from service_process import ServiceProcess
 from service_thread import make_body
 
 from treehammer import config
@@ -32,8 +32,8 @@ from treehammer.sql.write.store import Store
 TIMEOUT_S = 60.0
 
 
-class RunningService:
-    """A service; ``clock`` is a file with the offset of its clock in seconds."""
+class RunningService(ServiceProcess):
+    """A service that tests send requests to; ``clock`` is a file with the offset of its clock."""
 
     def __init__(
         self,
@@ -43,20 +43,9 @@ class RunningService:
         *,
         clock: Path | None = None,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.database = database
-        self.log = folder / "serve.log"
-        self.port = find_free_port()
-        self.clock = clock
-        certificate, key = authority.issue_server_certificate()
+        super().__init__(folder, database, authority=authority, clock=clock, strict=True)
         self.context = ssl.create_default_context(cafile=str(authority.ca))
         self._data = folder / "data"
-        self._arguments = [
-            "--data-dir", str(self._data), "--database", database, "serve",
-            "--port", str(self.port), "--certificate", str(certificate),
-            "--certificate-key", str(key),
-        ]  # fmt: skip
-        self._process: ForkedCommand | None = None
 
     @property
     def pid(self) -> int:
@@ -81,32 +70,13 @@ class RunningService:
         (self._data / "service.key").write_bytes((other._data / "service.key").read_bytes())
         (self._data / "service.key").chmod(0o600)
 
-    def start(self) -> None:
-        """Start the service and wait until it answers."""
-        with self.log.open("ab") as log:
-            clock = str(self.clock or "")
-            self._process = start_command(self._arguments, log, clock=clock, strict=True)
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            with suppress(OSError, http.client.HTTPException):
-                self.send_request("GET", "/api/v1/health")
-                return
-            assert time.monotonic() < deadline, self.log.read_text()
-            assert self._process.poll() is None, self.log.read_text()
-            time.sleep(0.01)
-
     def kill(self) -> None:
         """Kill the service."""
-        self._end_process(signal.SIGKILL)
+        self.end_process(signal.SIGKILL)
 
     def stop(self) -> None:
         """Stop the service gracefully."""
-        self._end_process(signal.SIGTERM)
-
-    def _end_process(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-        self._process.wait(TIMEOUT_S)
+        self.end_process(signal.SIGTERM)
 
     def open_connection(self, timeout_s: float = 20.0) -> http.client.HTTPSConnection:
         """Open a connection."""

@@ -33,15 +33,28 @@ class ServiceProcess:
         folder: of logs and keys, and of the database by default.
         database: its URL.
         python: interpreter that runs the service, by default this one.
+        authority: of the certificate, by default a new one.
+        clock: file with the offset of its clock.
+        strict: whether warnings are errors.
     """
 
-    def __init__(self, folder: Path, database: str = "", *, python: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: str = "",
+        *,
+        python: Path | None = None,
+        authority: CertificateAuthority | None = None,
+        clock: Path | None = None,
+        strict: bool = False,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.database = database or f"sqlite:///{folder / 'central.db'}"
-        self.authority = CertificateAuthority(folder)
+        self.authority = authority or CertificateAuthority(folder)
         certificate, key = self.authority.issue_server_certificate()
         self.port = find_free_port()
-        self._python = python
+        self._python, self._clock, self._strict = python, str(clock or ""), strict
         self._options = ["--data-dir", str(folder / "data"), "--database", self.database]
         self._serve = [
             *(*self._options, "serve", "--port", str(self.port)),
@@ -64,7 +77,9 @@ class ServiceProcess:
         """Start the process and wait until the service answers."""
         with self.log.open("ab") as log:
             if self._python is None:
-                self._process = command_forker.start_command(self._serve, log)
+                self._process = start_command(
+                    self._serve, log, clock=self._clock, strict=self._strict
+                )
             else:
                 command = [str(self._python), "-m", "treehammer", *self._serve]
                 self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
