@@ -8,19 +8,16 @@ import re
 import httpx
 import pytest
 from browser import LOOKS, Visit, WatchedTab, check_form_after_back
+from cached_software import prepare_cached
 from playwright.sync_api import Route, expect
 
-from treehammer import config
 from treehammer.collectors.software import providers
 
 
 @pytest.fixture(scope="module", autouse=True)
 def root() -> None:
     """A ROOT that writes."""
-    newest = max(providers.WHEELS)
-    providers.prepare_software(
-        providers.parse_software_request(newest), config.load_settings().software_dir
-    )
+    prepare_cached(max(providers.WHEELS))
 
 
 def opened(tab: WatchedTab, query: str = "?campaign=nightly") -> None:

@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from cached_software import set_up_cached
 from campaign_fixtures import _quick_polls, local_user, service_process, spool, user
 from job_factory import write_payload_job
 from load_generator import CLOSED, PAYLOAD, SIZE, Generator, LoopingStorage
 from storage_alone import run_storage
 from worker_bench import bench, input_file, make_spec, packed_worker, worker
 
-from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.testbed import network
@@ -49,10 +49,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="package")
 def software(kit: str) -> providers.SoftwareSetup:
     """The XRootD client and aiohttp, as a job has them."""
-    request = providers.prepare_software(
-        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
-    )
-    return providers.setup_software(request, os.environ, kit)
+    return set_up_cached("xrootd:6.2.1", kit)
 
 
 @pytest.fixture(scope="package")

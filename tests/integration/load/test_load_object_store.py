@@ -9,12 +9,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from load_generator import read_metrics
 from object_store import ObjectStore, keys, store
 
-from treehammer import config
 from treehammer.collectors.job_spec import InputFile, LoadSpec
-from treehammer.collectors.software import providers
 
 __all__ = ["keys", "store"]
 
@@ -72,8 +71,7 @@ def test_loads_are_counted_exactly(
     area = store.url_of("load") if "prepare" in run else ""
     duration_s = 2.0 if test == "open-rate" else 60.0
     load = LoadSpec(0, 1, "", "", 1.0, 0.0, 0.0, 1.0, duration_s, writable=area)
-    request = providers.parse_software_request("xrootd:6.2.1")
-    software = providers.prepare_software(request, config.load_settings().software_dir)
+    software = prepare_cached("xrootd:6.2.1")
     spec = make_spec(files=(stored_file,), variant=axes, software=software)
     payload = f"import treehammer_load as t\nt.run({run})"
     ran = bench.run(payload, spec, load=load, metrics=read_metrics(test))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import daemon_faults
 import pytest
+from cached_software import set_up_cached
 from captured_runs import run_captured
 from job_factory import write_payload_job
 from load_generator import (
@@ -35,7 +36,6 @@ from load_generator import (
 from local_servers import send_answer, serve_http, serve_tcp
 from simulated_load import parse_log
 
-from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.xrootd_settings import RecorderPlugin
@@ -162,9 +162,7 @@ def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage) -> 
 
 @pytest.fixture
 def root_software(kit: str) -> providers.SoftwareSetup:
-    request = providers.parse_software_request("6.40.00")
-    folder = config.load_settings().software_dir
-    return providers.setup_software(providers.prepare_software(request, folder), os.environ, kit)
+    return set_up_cached("6.40.00", kit)
 
 
 def test_storm_names_the_planted_limit(
@@ -484,11 +482,7 @@ def test_server_behind_redirector_and_prefetched_reads(
     url = f"{doors['pinned']}/events.root"
     variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm", "prefetch": 1}
     job = write_payload_job(tmp_path, url, variant=variant, passes=2)
-    request = providers.prepare_software(
-        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
-    )
-    setup = providers.setup_software(request, os.environ, kit)
-    run(setup, tmp_path, PREFETCH_PAYLOAD, STORED=str(stored), **job)
+    run(set_up_cached("6.40.00", kit), tmp_path, PREFETCH_PAYLOAD, STORED=str(stored), **job)
     document = json.loads((tmp_path / "result.json").read_text())
     values = document["values"]
     assert document["failure"] is None

@@ -15,12 +15,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import uproot
+from cached_software import prepare_cached
 from captured_runs import run_captured
 from job_factory import make_execution, make_job, write_payload_job
 from polling import wait_until
 from storage_alone import run_storage
 
-from treehammer import config
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.job_spec import ExecutionLimits, InputFile, ServerCache
 from treehammer.collectors.record.measurement_record import Measurement
@@ -200,9 +200,7 @@ def test_trees_are_read_in_the_state_of_the_cache(
         make_execution(
             position,
             variant={"server_cache": state, "branches": 1.0, "cache_mb": 30, "cache": "warm"},
-            software=providers.prepare_software(
-                providers.parse_software_request("6.40.00"), config.load_settings().software_dir
-            ),
+            software=prepare_cached("6.40.00"),
             files=(InputFile("tree.root", f"{door.prefix}/tree.root", size, ""),),
             tree="events",
             passes=3,

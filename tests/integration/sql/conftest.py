@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from machine_requirements import fetch_npm_package
 from measurement_factory import (
     full_measurement,
@@ -18,9 +19,7 @@ from measurement_factory import (
     make_operation,
 )
 
-from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.software import providers
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
@@ -44,10 +43,7 @@ class ExportedTree:
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], SoftwareRequest]:
     """Provide a prepared ROOT release from the user's cache."""
-    folder = config.load_settings().software_dir
-    return lambda version: providers.prepare_software(
-        providers.parse_software_request(version), folder
-    )
+    return prepare_cached
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import set_up_cached
 from captured_runs import run_captured
 from job_factory import write_payload_job
 from warm_root import WarmRoot
 
-from treehammer import config
 from treehammer.collectors.record.measurement_record import describe_value_error
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.software import providers
@@ -92,26 +91,19 @@ def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
 @pytest.fixture(scope="session", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
     """Each released ROOT in turn, set up."""
-    return prepare_release(request.param)
+    return set_up_cached(request.param, KIT)
 
 
 @pytest.fixture(scope="session")
 def all_releases() -> list[providers.SoftwareSetup]:
     """All released ROOTs, the newest last."""
-    return [prepare_release(version) for version in RELEASES]
+    return [set_up_cached(version, KIT) for version in RELEASES]
 
 
 @pytest.fixture(scope="session")
 def latest_release(all_releases: list[providers.SoftwareSetup]) -> providers.SoftwareSetup:
     """The newest release, for tests that do not depend on the release."""
     return all_releases[-1]
-
-
-def prepare_release(version: str) -> providers.SoftwareSetup:
-    request = providers.prepare_software(
-        providers.parse_software_request(version), config.load_settings().software_dir
-    )
-    return providers.setup_software(request, os.environ, KIT)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import uproot
+from cached_software import prepare_cached
 from captured_runs import run_captured
 from click.testing import CliRunner, Result
 from job_factory import make_execution, make_job, write_payload_job
@@ -34,8 +35,7 @@ def run_launch(folder: Path, file: Path, payload: str) -> list[dict[str, Any]]:
     (folder / "payload/script").write_text(payload)
     variant = {"cache_mb": 1, "branches": 1.0, "events": 1.0, "cache": "warm"}
     files = (InputFile(file.name, str(file), file.stat().st_size, ""),)
-    request = providers.parse_software_request("6.40.00")
-    software = providers.prepare_software(request, config.load_settings().software_dir)
+    software = prepare_cached("6.40.00")
     sides = []
     for position, side in enumerate("BA", 1):
         spec = make_execution(

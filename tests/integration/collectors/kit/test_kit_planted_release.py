@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from planted_release import LOST_VARIABLE, RELEASE, install_from, write_planted_wheels
 
-from treehammer import config
 from treehammer.collectors.software import providers
 
 KIT = Path(providers.__file__).parents[1] / "kit"
@@ -21,10 +21,7 @@ Run = Callable[..., Any]
 def planted(tmp_path_factory: pytest.TempPathFactory) -> providers.SoftwareSetup:
     """The planted release, set up from the package index by its number alone."""
     folder = tmp_path_factory.mktemp("planted")
-    cached = providers.prepare_software(
-        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
-    )
-    write_planted_wheels(folder, Path(cached.location))
+    write_planted_wheels(folder, Path(prepare_cached("6.40.00").location))
 
     with pytest.MonkeyPatch.context() as patch:
         install_from(folder, patch)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from captured_runs import run_captured
 from machine_requirements import skip_or_fail
 from worker_bench import READ_TREE
 
-from treehammer import config
 from treehammer.collectors.job_spec import NODE_EXIT_CODE, ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -203,11 +203,8 @@ def read_tree(request: pytest.FixtureRequest) -> Callable[[], Mapping[str, Any]]
         catalogue: FolderCatalogue = request.getfixturevalue("tiny_catalogue")
         (file,) = catalogue.manifest("tiny").files
         path = str(catalogue.root / "tiny" / file.name)
-        software = providers.prepare_software(
-            providers.parse_software_request("6.40.00"), config.load_settings().software_dir
-        )
         return {
-            "software": software,
+            "software": prepare_cached("6.40.00"),
             "files": (InputFile(file.name, path, file.size, file.adler32),),
             "tree": "events",
             "variant": {"branches": 1.0, "cache_mb": 1, "events": 1.0},

@@ -10,13 +10,12 @@ from typing import Any
 import numpy
 import pytest
 import uproot
+from cached_software import prepare_cached
 from object_store import ObjectStore, keys, store
 from storage_alone import run_storage
 from worker_bench import READ_TREE
 
-from treehammer import config
-from treehammer.collectors.job_spec import CHECKSUM, ExecutionLimits, InputFile, SoftwareRequest
-from treehammer.collectors.software import providers
+from treehammer.collectors.job_spec import CHECKSUM, ExecutionLimits, InputFile
 from treehammer.datasets import doors
 from treehammer.datasets.doors import FileObservation, ProbeTarget
 from treehammer.datasets.doors.observations import MISSING
@@ -52,11 +51,6 @@ def tree_file(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> I
     return InputFile("tree.root", url, len(content), f"{zlib.adler32(content):08x}")
 
 
-def prepare(text: str) -> SoftwareRequest:
-    folder = config.load_settings().software_dir
-    return providers.prepare_software(providers.parse_software_request(text), folder)
-
-
 @pytest.mark.root
 def test_root_reads_the_same_values_through_both_doors(
     bench: Any, make_spec: Any, store: ObjectStore, tree_file: InputFile, keys: None
@@ -73,7 +67,7 @@ def test_root_reads_the_same_values_through_both_doors(
         def make(position: int, release: str, url: str, access: str = "direct") -> Any:
             file = InputFile("tree.root", url, tree_file.size, tree_file.adler32)
             variant = {"branches": 1.0, "cache_mb": 30, "events": 1.0, "access": access}
-            software = {"files": (file,), "tree": "events", "software": prepare(release)}
+            software = {"files": (file,), "tree": "events", "software": prepare_cached(release)}
             return make_spec(position, kind=CHECKSUM, variant=variant, **software)
 
         ran = bench.run(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cache_info import write_info
+from cached_software import prepare_cached
 from local_servers import serve_tcp
 from machine_requirements import skip_or_fail
 
@@ -355,9 +356,7 @@ def test_recordings_come_home_beside_the_records(
 def test_prepared_client_runs_payload_from_its_folder(
     bench: Any, make_spec: Callable[..., Any]
 ) -> None:
-    prepared = providers.prepare_software(
-        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
-    )
+    prepared = prepare_cached("xrootd:6.2.1")
     payload = """
     import json, os, aiohttp
     from XRootD import client

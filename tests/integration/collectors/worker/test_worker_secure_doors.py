@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from grid_fixtures import SecureDoors
 from polling import wait_until
 from worker_bench import READ_TREE
 
-from treehammer import config
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
-from treehammer.collectors.software import providers
 from treehammer.testbed.components.secure_storage import READ_SCOPE
 
 pytestmark = pytest.mark.root
@@ -71,11 +70,7 @@ READ_PAST_EXPIRY = """
 
 @pytest.fixture(scope="session")
 def software() -> dict[str, SoftwareRequest]:
-    folder = config.load_settings().software_dir
-    return {
-        name: providers.prepare_software(providers.parse_software_request(name), folder)
-        for name in RELEASES
-    }
+    return {name: prepare_cached(name) for name in RELEASES}
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_software import prepare_cached
 from captured_runs import run_captured
 from cvmfs_view import VIEW, install_view
 from machine_requirements import skip_or_fail
 
-from treehammer import config
 from treehammer.collectors.job_spec import ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
@@ -76,10 +76,7 @@ with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
 @pytest.fixture(scope="session")
 def release() -> Path:
     """The environment of a released ROOT."""
-    request = providers.prepare_software(
-        providers.parse_software_request(VERSION), config.load_settings().software_dir
-    )
-    return Path(request.location)
+    return Path(prepare_cached(VERSION).location)
 
 
 @pytest.fixture(scope="session")
