@@ -47,12 +47,6 @@ class RunningService(ServiceProcess):
         self.context = ssl.create_default_context(cafile=str(authority.ca))
         self._data = folder / "data"
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        assert self._process is not None
-        return self._process.pid
-
     def make_key(self, role: str = "submit") -> AccessKey:
         """Create a key to the service."""
         engine = open_engine(self.database, create=True)
