@@ -25,6 +25,7 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.query_model import Condition, parse_alternatives
 from treehammer.text_formatting import (
     format_signed,
@@ -182,7 +183,7 @@ def format_effect(effect: float) -> str:
     return f"{_format_change(effect)} %"
 
 
-def format_interval(row: VerdictRow) -> str:
+def format_interval(row: VerdictRow | ChangePointRow) -> str:
     """Format the row's interval in percent, e.g. ``−0.4 … +2.2 %``; '' without one."""
     if row.low is None or row.high is None:
         return ""

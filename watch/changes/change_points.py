@@ -13,7 +13,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
+from treehammer.analysis.comparison.verdict_text import format_effect, format_interval, title_metric
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number, number_to_day
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
@@ -225,11 +225,6 @@ def format_day(day: int) -> str:
     """Format a day number as an ISO date."""
     date_ = number_to_day(day)
     return date_.isoformat() if date_ else str(day)
-
-
-def format_interval(change: ChangePointRow) -> str:
-    """Format the 95 % interval of the size."""
-    return f"{format_effect(change.low)} to {format_effect(change.high)}"
 
 
 def describe_quantity(change: ChangePointRow) -> str:

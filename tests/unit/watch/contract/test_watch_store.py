@@ -192,7 +192,7 @@ def test_drift_is_one_change_while_the_window_moves(store: Store) -> None:
     (cpu,) = (row for row in rows if row.metric == "cpu_per_event_s")
     assert cpu.until_day == day_to_number(NOW.date())
     assert cpu.day > first[cpu.metric].day
-    assert "% to +" in (text := describe_change(cpu))
+    assert " … +" in (text := describe_change(cpu))
     assert " steadily from 2026-01-01 to 2026-03-31" in text
     (line,) = (
         line.text
