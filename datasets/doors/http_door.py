@@ -431,8 +431,7 @@ def _find_listed_folder(
 def _describe_status(error: HTTPError, body: bytes) -> str:
     """Describe the status of an answer, with the server's text or the code of an object store."""
     line = body.decode("utf-8", "replace").strip().partition("\n")[0]
-    is_text = "<" not in line
-    text = unescape(line[:200]) if is_text else read_code(error.headers, body)
+    text = read_code(error.headers, body) if "<" in line else unescape(line[:200])
     return f"{error.code} {error.reason}" + (f": {text}" if text else "")
 
 

@@ -95,8 +95,7 @@ class S3Session(HttpSession):
         error_code = read_error(error.code, error.headers, body, has_keys=self.keys is not None)
         cause = error_code.cause
         failure = REFUSED if cause.is_credential else MISSING if cause.kind == MISSING else FAILED
-        text = f"{error.code} {error.reason}"
-        message = f"{text}: {error_code.code}" if error_code.code else text
+        message = ": ".join(filter(None, (f"{error.code} {error.reason}", error_code.code)))
         return FileObservation(failure=failure, message=message, remedy=cause.remedy)
 
 

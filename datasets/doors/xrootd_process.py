@@ -160,6 +160,8 @@ def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
         remedy = target.missing_file_hint
     elif error.is_permission_denied:
         remedy = PERMISSION_HINT
+    elif re.search("TLS error|Login failed", str(error)):
+        remedy = "Name the grid's authorities in X509_CERT_DIR, and check the server's certificate."
     elif not error.status.errno:
         remedy = "Check the port: what listens there may speak another protocol."
     return ProbeResult(str(error), remedy)

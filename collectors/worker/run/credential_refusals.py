@@ -21,7 +21,7 @@ from ..probes.proxy_certificates import read_proxy
 
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
-    r"(?:auth|login) failed|\[3030\]|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
+    r"auth failed|\[3030\]|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
     r"|\balert (?:bad certificate|unknown ca|certificate (?:required|expired|unknown|revoked))",
     re.IGNORECASE,
 )
@@ -34,7 +34,7 @@ _FORBIDDEN = re.compile(
 _UNTRUSTED = re.compile(
     r"certificate.?verif(?:y|ication).?failed|certificate is not trusted|unable to verify .*certificate"
     r"|SSL certificate problem|no alternative certificate subject name"
-    r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] TLS error"
+    r"|disallowed for non-TLS connections|self.signed certificate|unable to get local issuer|\[FATAL\] (?:TLS error|Login failed)"
     r"|_CERT_FILE=\S+: ",
     re.IGNORECASE,
 )

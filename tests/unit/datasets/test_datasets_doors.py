@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
@@ -18,7 +19,14 @@ from local_servers import CONTENT, SIZE, LyingDoor, Pool, send_answer, serve_htt
 
 from treehammer.collectors import http_requests
 from treehammer.datasets import doors
-from treehammer.datasets.doors import ProbeResult, ProbeTarget, http_door, s3_door, xrootd_door
+from treehammer.datasets.doors import (
+    ProbeResult,
+    ProbeTarget,
+    http_door,
+    s3_door,
+    xrootd_door,
+    xrootd_process,
+)
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -384,6 +392,13 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
     result = probe(storage.replace("http://", "root://") + "//store")
     assert result.problem
     assert "another protocol" in result.remedy
+
+
+@pytest.mark.parametrize("text", ["TLS error: resource temporarily unavailable", "Login failed: x"])
+def test_xrootd_server_without_trust_is_reported(text: str) -> None:
+    error = xrootd_process._XRootDError(SimpleNamespace(message=f"[FATAL] {text}", errno=11))
+    failure = xrootd_process._describe_failure(error, ProbeTarget())
+    assert (failure.problem, "X509_CERT_DIR" in failure.remedy) == (text, True)
 
 
 def test_silent_doors_end_at_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

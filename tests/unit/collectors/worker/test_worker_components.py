@@ -636,6 +636,7 @@ def test_refusals_of_xrootd_are_distinguished(
     assert "3010" in failure.message
     assert classify(NO_SCOPE, {}).kind == "missing"
     assert classify("[3030] Unable to authenticate", valid).kind == "refused"
+    assert classify("[FATAL] Login failed: Got invalid login response.", valid).kind == "untrusted"
 
 
 @pytest.mark.parametrize(
