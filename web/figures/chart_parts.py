@@ -309,9 +309,9 @@ def list_rows(layout: FigureLayout) -> list[dict[str, Any]]:
     return rows
 
 
-def wrap_lines(texts: Sequence[str], width: float, *, least_letters: int = 60) -> list[str]:
-    """Wrap texts to a width in pixels."""
-    letters = max(least_letters, int(width / _LETTER_WIDTH))
+def wrap_lines(texts: Sequence[str], width: float) -> list[str]:
+    """Wrap texts to the width of a file in pixels."""
+    letters = max(60, int(width / _LETTER_WIDTH))
     return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -31,6 +32,8 @@ _LEAST_PANEL_WIDTH, _AXIS_WIDTH, _PANEL_GAP = 200, 64, 20
 _ROW_HEIGHT, _LEAST_ROW_HEIGHT, _TALL_HEIGHT = 18, 14, 760
 #: Least width of a cell with a number.
 _NUMBER_WIDTH = 34
+#: Width of the colors of a legend in pixels, and letters in a line of its title, which is as wide.
+_LEGEND_WIDTH, _LEGEND_LETTERS = 160, 24
 #: Colors of cells that are worse and better than their row, and of those beside a metric without either.
 _WORSE_COLOR, _BETTER_COLOR = "#b8431a", "#14639b"
 #: Share of the cells whose difference from their row's median is within the scale of colors.
@@ -225,7 +228,7 @@ def _layer_steps(layout: FigureLayout, width: float) -> list[vega.Specification]
     return [marks.layer("line", channels=dashes, is_described=True, **style)]
 
 
-def _layer_heat(layout: FigureLayout, width: float) -> list[vega.Specification]:
+def _layer_heat(layout: FigureLayout, _width: float) -> list[vega.Specification]:
     count = len(layout.series)
     rows = {
         "values": list(range(count)),
@@ -247,7 +250,14 @@ def _layer_heat(layout: FigureLayout, width: float) -> list[vega.Specification]:
         "tooltip": vega.list_tooltips(layout, *_MEAN_TOOLTIP),
     }
     medians = _find_row_medians(layout)
-    legend: vega.Specification = {"orient": "top", "gradientLength": 160, "tickCount": 4}
+    is_relative = medians and not layout.limit
+    title = layout.y_title + (": difference from the row's median, %" if is_relative else "")
+    legend: vega.Specification = {
+        "orient": "top",
+        "gradientLength": _LEGEND_WIDTH,
+        "tickCount": 4,
+        "title": textwrap.wrap(title, _LEGEND_LETTERS),
+    }
     transform = [*vega.add_common_fields(), *edges]
     if layout.limit:
         return _layer_limited_heat(layout, encoding, transform, legend)
@@ -258,7 +268,7 @@ def _layer_heat(layout: FigureLayout, width: float) -> list[vega.Specification]:
         }
         legend["format"] = ".3~g"
         encoding["color"] = vega.encode_field(
-            "y", vega.QUANTITATIVE, title=layout.y_title, scale=plain_colors, legend=legend
+            "y", vega.QUANTITATIVE, scale=plain_colors, legend=legend
         )
         return [vega.make_layer("rect", encoding, transform, clip=True)]
     differences = sorted(abs(100 * (mark.y / medians[mark.series] - 1)) for mark in layout.marks)
@@ -274,11 +284,7 @@ def _layer_heat(layout: FigureLayout, width: float) -> list[vega.Specification]:
         "interpolate": "rgb",
     }
     legend["format"] = "+.2~g"
-    title = f"{layout.y_title}: difference from the row's median, %"
-    lines = vega.wrap_lines([title], width / 2, least_letters=24)
-    encoding["color"] = vega.encode_field(
-        "d", vega.QUANTITATIVE, title=lines, scale=colors, legend={**legend, "titleLimit": 0}
-    )
+    encoding["color"] = vega.encode_field("d", vega.QUANTITATIVE, scale=colors, legend=legend)
     difference = vega.encode_field(
         "d", vega.QUANTITATIVE, title="% from the row's median", format="+.2~f"
     )
@@ -303,15 +309,8 @@ def _layer_limited_heat(
         "range": ends if layout.better == "lower" else ends[::-1],
         "interpolate": "rgb",
     }
-    legend = {
-        **legend,
-        "format": ".2~g",
-        "titleLimit": 0,
-        "values": [limit / reach, limit, limit * reach],
-    }
-    color = vega.encode_field(
-        "y", vega.QUANTITATIVE, title=layout.y_title, scale=colors, legend=legend
-    )
+    legend |= {"format": ".2~g", "values": [limit / reach, limit, limit * reach]}
+    color = vega.encode_field("y", vega.QUANTITATIVE, scale=colors, legend=legend)
     # Numbers are readable on the gray middle and on the dark ends.
     is_dark = f"datum.y > {limit * reach**0.5} || datum.y < {limit / reach**0.5}"
     number = {

@@ -7,8 +7,8 @@ const CELL_COLORS = { "#1d2328": "--ink", "#d9dee2": "--line" };
 const SVG = "http://www.w3.org/2000/svg";
 /** Narrower panels lie below each other; space between panels, and for the axis beside them. */
 const PANEL_WIDTH = 300, GAP = 36, AXIS_WIDTH = 64;
-/** Least width of a column of a heat map, and of the labels of its rows. */
-const COLUMN_WIDTH = 14, ROW_LABEL_WIDTH = 220;
+/** Least width of a column of a heat map, of the labels of its rows, and of the legend above it. */
+const COLUMN_WIDTH = 14, ROW_LABEL_WIDTH = 220, LEGEND_WIDTH = 170;
 /** Outlines of markers in a box from -1 to 1. */
 const MARKERS = {
   circle: "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0", square: "M-.9-.9h1.8v1.8h-1.8z", "triangle-up": "M0-1L1,.9h-2z",
@@ -54,7 +54,8 @@ function describe({ tooltip }) {
 
 async function restore(view, state) {
   for (const [name, value] of Object.entries(state)) if (value !== undefined && value !== null) view.signal(name, value);
-  await view.runAsync();
+  // The angle of labels depends on the width that they left for the plot.
+  await view.resize().runAsync();
 }
 
 /** A drawn chart with its legend and buttons. */
@@ -84,8 +85,8 @@ class Chart {
       spec.config.header.labelLimit = spec.spec.width;
     } else {
       // Narrower columns of a heat map would have no room for labels: it scrolls instead.
-      const least = (this.meta.column_width ?? COLUMN_WIDTH) * (this.meta.places ?? 0);
-      spec.width = Math.max(width, own ? 0 : least + spec.config.axis.labelLimit);
+      const least = Math.max(LEGEND_WIDTH, (this.meta.column_width ?? COLUMN_WIDTH) * this.meta.places);
+      spec.width = Math.max(width, own || !this.meta.places ? 0 : least + spec.config.axis.labelLimit);
       spec.autosize = { type: "fit-x", contains: "padding" };
     }
     return spec;

@@ -48,11 +48,14 @@ def run_chromium() -> Iterator[Browser]:
         yield browser
 
 
-#: Lists charts that are cut, though they do not scroll as heat maps do, and labels that touch.
+#: Lists charts that are cut, though they do not scroll as heat maps do, and texts that are cut or touch.
 _FIND_CHART_FAULTS = """() => [...document.querySelectorAll(".plot.ready")].flatMap((plot) => {
   const canvas = plot.querySelector(".canvas"), svg = canvas.querySelector("svg");
   const meta = JSON.parse(plot.querySelector("script").textContent).usermeta;
   const faults = svg.clientWidth > canvas.clientWidth + 1 && !meta.places ? ["cut"] : [];
+  const bottom = svg.getBoundingClientRect().bottom + 1;
+  const isCut = (text) => text.getAttribute("opacity") !== "0" && text.getBoundingClientRect().bottom > bottom;
+  for (const text of svg.querySelectorAll("text")) if (isCut(text)) faults.push(`${text.textContent} is cut`);
   for (const axis of svg.querySelectorAll(".role-axis-label")) {
     const boxes = [...axis.querySelectorAll("text")].filter((text) => text.getAttribute("opacity") !== "0" && !text.getAttribute("transform").includes("rotate"))
       .map((text) => [text.getBoundingClientRect(), text.textContent]).sort(([a], [b]) => a.left - b.left);
