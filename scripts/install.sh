@@ -49,6 +49,8 @@ command -v valgrind >/dev/null || apt_install valgrind ||
     say "no Pango: 'treehammer report -o FILE.pdf' and its test will not run (Debian: apt install libpangoft2-1.0-0 libharfbuzz-subset0)"
 command -v curl >/dev/null || apt_install curl ||
     say "no curl: tests of load tests by curl will be skipped (Debian: apt install curl)"
+{ command -v ss && command -v pgrep; } >/dev/null || apt_install iproute2 procps ||
+    say "no ss or pgrep: some tests of testbeds will fail (Debian: apt install iproute2 procps)"
 [ -x /usr/bin/python3 ] || apt_install python3 ||
     say "no /usr/bin/python3: there will be no testbed, whose jobs run in it (Debian: apt install python3)"
 command -v git >/dev/null || apt_install git || { say "no git (Debian: apt install git)"; exit 2; }

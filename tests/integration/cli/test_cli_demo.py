@@ -7,7 +7,7 @@ import shlex
 import sqlite3
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ def query(demo: DemoRun, sql: str) -> list[Any]:
         " join origin on origin.id = origin_id and origin.campaign_name not like 'in-print-%'"
         " join software on software.id = software_id",
     )
-    with sqlite3.connect(demo.folder / "demo-results" / "results.db") as connection:
+    with closing(sqlite3.connect(demo.folder / "demo-results" / "results.db")) as connection:
         return connection.execute(sql).fetchall()
 
 
