@@ -69,8 +69,7 @@ def upload_dataset(
     used_rse = _upload_files(missing, upload_rses, rucio, bars) if missing else ""
     if attached is None:
         rucio.create_dataset(did)
-    if unattached:
-        rucio.attach_files(did, unattached)
+    rucio.attach_files(did, unattached)
     rucio.close_dataset(did)
     return used_rse
 
@@ -88,13 +87,11 @@ def _list_expected_files(
 ) -> dict[str, tuple[DidFile, Path]]:
     """Map the DID of each expected file to file and path; the small manifest is first."""
     name, names = manifest.name, catalogue.rucio.names
-    files = {
-        names.file(name, file.name): (
-            DidFile(names.file(name, file.name), file.size, file.adler32),
-            folder / file.name,
-        )
-        for file in manifest.files
-    }
+    dids = (
+        DidFile(names.file(name, file.name), file.size, file.adler32) for file in manifest.files
+    )
+    paths = (folder / file.name for file in manifest.files)
+    files = {did.name: (did, path) for did, path in zip(dids, paths, strict=True)}
     path = folder / MANIFEST_NAME
     manifest_did = names.file(name, MANIFEST_NAME)
     content = digest_file(path)
@@ -162,6 +159,8 @@ def _upload_files(
                     if counts_files:
                         step(done)
             return rse.name
+        except RucioSilentError:
+            raise  # another RSE would get a file that may be registered here
         except CatalogueError as error:
             refusals.append(f"{rse.name}: {error.message}")
     raise CatalogueError(

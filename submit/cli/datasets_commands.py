@@ -147,7 +147,7 @@ def place(
     manifest = ensure_dataset(name, settings, progress_bar)
     print_early(TextTable(_list_quotas(manifest, rses, catalogue), _QUOTA_COLUMNS), "")
     options = RuleOptions(lifetime_s, **rule_attributes)
-    with on_interrupt("Rucio continues; the same command shows the progress again"):
+    with on_interrupt("the same command continues, and rules go on without it"):
         requested = _create_rules(manifest, rses, options, upload_to, catalogue, settings)
         statuses: list[ReplicationStatus] = []
         for latest in rucio_replication.poll_replication(requested, rucio, timeout):

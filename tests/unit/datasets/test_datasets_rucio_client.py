@@ -38,6 +38,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioDeniedError,
     RucioDuplicateError,
     RucioNotFoundError,
+    RucioSilentError,
     RuleOptions,
     parse_rule,
     translate_error,
@@ -683,3 +684,6 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
         "SMALL: the account's quota has no room for 3 bytes more",
         "A: the disk is full",
     ]
+    monkeypatch.setattr(rucio_upload, "_upload_file", MagicMock(side_effect=RucioSilentError("")))
+    with pytest.raises(RucioSilentError):  # the file may be registered at the first storage
+        rucio_upload._upload_files(missing, through, rucio, no_progress)
