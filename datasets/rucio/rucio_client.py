@@ -321,17 +321,17 @@ class RucioClient:
 
         self._call_for_files("Attaching files in Rucio", names, request)
 
+    def is_open(self, dataset: str) -> bool:
+        """Return whether an existing dataset accepts further files."""
+        return bool(self._call(lambda client: client.get_did(self.scope, dataset)["open"]))
+
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""
-
-        def is_open() -> bool:
-            return bool(self._call(lambda client: client.get_did(self.scope, dataset)["open"]))
-
-        if is_open():
+        if self.is_open(dataset):
             try:
                 self._call(lambda client: client.set_status(self.scope, dataset, open=False))
             except RucioDeniedError:
-                if is_open():  # otherwise an earlier try has closed it, and its answer was lost
+                if self.is_open(dataset):  # otherwise an earlier try has closed it without answer
                     raise
 
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:

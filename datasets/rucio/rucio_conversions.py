@@ -206,8 +206,7 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
     expires_at = row.get("expires_at")
     if isinstance(expires_at, str):
         expires_at = datetime.strptime(expires_at, "%a, %d %b %Y %H:%M:%S %Z")
-    error = str(row.get("error") or "").removeprefix("RequestErrMsg.")
-    error = error.removeprefix("TRANSFER_FAILED:")
+    error = re.sub("^(RequestErrMsg.)?(TRANSFER_FAILED:)?", "", str(row.get("error") or ""))
     return ReplicationRule(
         id=str(row["id"]),
         expression=str(row["rse_expression"]),

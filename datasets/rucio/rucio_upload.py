@@ -64,6 +64,12 @@ def upload_dataset(
     attached = _list_attached_files(did, rucio)
     files = _list_expected_files(manifest, folder, catalogue, attached or {})
     unattached = [name for name in files if name not in (attached or {})]
+    if attached is not None and unattached and not rucio.is_open(did):
+        raise DatasetError(
+            f"{rucio.scope}:{did} is closed and lacks {len(unattached)} files: {unattached[0]}, …",
+            where="Rucio",
+            hint="Give the dataset another name, or have an administrator open it again.",
+        )
     rucio.check_names(did if attached is None else None, unattached)
     missing = _find_missing_files(files, rucio)
     used_rse = _upload_files(missing, upload_rses, rucio, bars) if missing else ""
@@ -185,9 +191,7 @@ def _upload_file(
         raise  # it may be registered; the same command finds out later
     except TreehammerError as error:
         problem = _discard_file(url) if written else ""
-        raise CatalogueError(
-            f"{error.message}{problem}", where=error.where, hint=error.hint
-        ) from error
+        raise CatalogueError(f"{error.message}{problem}") from error
 
 
 def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback | None) -> bool:
@@ -201,9 +205,7 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback | Non
         if not observation.failure:
             break
         if observation.failure not in (NO_RESPONSE, FAILED) or pause is None:
-            raise CatalogueError(
-                f"{url}: {observation.message}{_discard_file(url)}", hint=observation.remedy
-            )
+            raise CatalogueError(f"{url}: {observation.explanation}{_discard_file(url)}")
         time.sleep(pause)
     if not _has_expected_content(file, url):
         problem = _discard_file(url)

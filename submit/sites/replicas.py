@@ -12,7 +12,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, product
@@ -420,12 +420,16 @@ def declare_bad_replicas(
 def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> str:
     reason = f"read in full twice by treehammer: {check.message}"
     try:
-        try:
-            rucio.declare_bad_replica(check.expected.rse, did, reason)
-            return "declared bad: Rucio replaces it"
-        except RucioDeniedError:
-            rucio.declare_suspicious_replica(check.expected.rse, did, reason)
-            return "declared suspicious: only an administrator can have it replaced"
+        remedy = "only an administrator can have it replaced"
+        if {location.rse for location in rucio.list_locations([did])} <= {check.expected.rse}:
+            # Of a bad one, Rucio would drop the file from the dataset, which is closed.
+            remedy = "it is the only replica: remove the dataset, and place it once it is gone"
+        else:
+            with suppress(RucioDeniedError):
+                rucio.declare_bad_replica(check.expected.rse, did, reason)
+                return "declared bad: Rucio replaces it"
+        rucio.declare_suspicious_replica(check.expected.rse, did, reason)
+        return f"declared suspicious: {remedy}"
     except (CatalogueError, DatasetError) as error:
         return f"not declared: {error.message}"
 

@@ -133,15 +133,24 @@ def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: s
         assert store.mark_bad_replicas() == 0  # the findings are stored; no measurement is affected
 
 
-def test_unprivileged_account_declares_replica_suspicious(
-    hammer: RucioUser, guest: RucioUser
+@pytest.mark.parametrize(
+    ("account", "sites", "remedy"),
+    [
+        ("guest", "SITE_A,SITE_B", "only an administrator"),
+        ("hammer", "SITE_A", "it is the only replica: remove the dataset"),
+    ],
+)
+def test_replica_that_rucio_cannot_replace_is_declared_suspicious(
+    hammer: RucioUser, guest: RucioUser, account: str, sites: str, remedy: str
 ) -> None:
-    write_dataset(hammer.datasets, "suspicious", make_files(1000))
-    hammer.run_datasets("place", "suspicious", "--sites", "SITE_A")
-    replica_files.corrupt_file(hammer.path_on_disk("SITE_A", "suspicious.two.root"))
-    words = ("verify", "suspicious", "--sites", "rse=SITE_A_DATA", "--full", "--declare")
-    (told,) = [row["declared"] for row in guest.datasets_rows(*words, code=1) if row["declared"]]
-    assert "only an administrator" in told
+    name = f"suspicious-{account}"
+    write_dataset(hammer.datasets, name, make_files(1000))
+    hammer.run_datasets("place", name, "--sites", sites)
+    replica_files.corrupt_file(hammer.path_on_disk("SITE_A", f"{name}.two.root"))
+    words = ("verify", name, "--sites", "rse=SITE_A_DATA", "--full", "--declare")
+    rows = {"guest": guest, "hammer": hammer}[account].datasets_rows(*words, code=1)
+    (declared,) = [row["declared"] for row in rows if row["declared"]]
+    assert declared.startswith(f"declared suspicious: {remedy}")
 
 
 def test_replica_missing_on_storage_is_refused(hammer: RucioUser) -> None:

@@ -426,12 +426,19 @@ def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
     assert rucio.add_rule("my-set", "A", RuleOptions(None, "", "")) == RULE_ROW["id"]
 
 
-def test_name_of_a_container_is_refused_before_the_first_byte(
-    server: Server, manifest: Manifest, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("CONTAINER", "is a container, and not a dataset"),
+        ("DATASET", "is closed and lacks 2 files: my-set.manifest.json"),
+    ],
+)
+def test_name_in_use_is_refused_before_the_first_byte(
+    server: Server, manifest: Manifest, tmp_path: Path, kind: str, problem: str
 ) -> None:
-    server.kind, server.patterns = "CONTAINER", {}
+    server.kind, server.patterns = kind, {}
     server.datasets.add("my-set")
-    with pytest.raises(DatasetError, match="cms:my-set is a container, and not a dataset"):
+    with pytest.raises(DatasetError, match=f"cms:my-set {problem}"):
         upload(server, manifest, tmp_path)
     assert not any(server.storage.iterdir())
 
