@@ -59,10 +59,18 @@ class _XRootDError(Exception):
         self.status = status
 
     @property
-    def is_permission_denied(self) -> bool:
-        """Whether the server denies access."""
+    def failure(self) -> str:
+        """The kind of the failure."""
         message = _PATH.sub("", str(self))  # such as "Auth failed" or "not authorized"
-        return self.status.errno in (NOT_AUTHORISED, AUTH_FAILED) or "uth" in message
+        kinds = {NOT_AUTHORISED: REFUSED, AUTH_FAILED: REFUSED, NOT_FOUND: MISSING, 0: NO_RESPONSE}
+        return REFUSED if "uth" in message else kinds.get(self.status.errno, FAILED)
+
+    @property
+    def remedy(self) -> str:
+        """The remedy where trust or credentials lack; otherwise ''."""
+        if re.search("TLS error|Login failed", str(self)):
+            return "Name the grid's authorities in X509_CERT_DIR; check the server's certificate."
+        return PERMISSION_HINT if self.failure == REFUSED else ""
 
 
 def _unwrap_response(pair: tuple[Any, Any]) -> Any:
@@ -155,16 +163,12 @@ def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tupl
 
 
 def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
-    remedy = "Look into the server's log."
-    if error.status.errno == NOT_FOUND:
-        remedy = target.missing_file_hint
-    elif error.is_permission_denied:
-        remedy = PERMISSION_HINT
-    elif re.search("TLS error|Login failed", str(error)):
-        remedy = "Name the grid's authorities in X509_CERT_DIR, and check the server's certificate."
-    elif not error.status.errno:
-        remedy = "Check the port: what listens there may speak another protocol."
-    return ProbeResult(str(error), remedy)
+    remedies = {
+        MISSING: target.missing_file_hint,
+        NO_RESPONSE: "Check the port: what listens there may speak another protocol.",
+        FAILED: "Look into the server's log.",
+    }
+    return ProbeResult(str(error), error.remedy or remedies[error.failure])
 
 
 def _stat_file(url: str) -> FileObservation:
@@ -179,7 +183,7 @@ def _stat_file(url: str) -> FileObservation:
                 raise
             return FileObservation(size, _query_checksum(_find_data_server(url), path))
     except _XRootDError as error:
-        if error.status.errno in (0, NOT_FOUND) or error.is_permission_denied:
+        if error.failure != FAILED:
             raise
         return FileObservation(size=size, message=f"no checksum: {error}")
 
@@ -243,12 +247,7 @@ def _perform_action(verb: str, *words: str) -> FileObservation | ProbeResult:
     try:
         return _ACTIONS[verb](*words)
     except _XRootDError as error:
-        failure = FAILED if error.status.errno else NO_RESPONSE
-        if error.status.errno == NOT_FOUND:
-            failure = MISSING
-        elif error.is_permission_denied:
-            failure = REFUSED
-        return FileObservation(failure=failure, message=str(error))
+        return FileObservation(failure=error.failure, message=str(error), remedy=error.remedy)
     except OSError as error:
         return FileObservation(failure=FAILED, message=f"{error.filename}: {error.strerror}")
 
