@@ -136,6 +136,8 @@ def run_command(
              treehammer run --root 6.38.00,6.40.00 -- python analysis.py
              treehammer run --env-a OMP_NUM_THREADS=1 --env-b OMP_NUM_THREADS=4 -- ./reader
     """
+    from treehammer.submit.campaigns.campaign_request import plan_request
+    from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
     from treehammer.submit.tools.local_comparison import parse_sequential_plan
     from treehammer.tracer.command_test import NO_ROOT, CommandRequest, written_test
 
@@ -154,7 +156,10 @@ def run_command(
     sequential = parse_sequential_plan(max_launches, delta)
     on_wait = partial(print_remarks, ["Waiting for another run of this command."])
     with written_test(request, settings.data_dir / "commands", on_wait=on_wait) as folder:
-        plan = _plan(str(folder), name, settings)
+        options = SubmissionOptions(use_service=False)
+        with on_interrupt("nothing was submitted"):
+            campaign = CampaignRequest(str(folder), name=name, options=options)
+            plan = plan_request(campaign, settings, bars=progress_bar)
         if request.compared_axis:
             return _compare(plan, request, sequential, settings, verbose=verbose)
         return _measure(plan, settings)
@@ -200,15 +205,6 @@ def _parse_environments(*sides: Sequence[str]) -> tuple[Mapping[str, str], ...]:
         if not equal or not _VARIABLE.fullmatch(name):
             raise ConfigError("expected NAME=VALUE", where=f"--env-a, --env-b: {text}")
     return tuple(dict(text.split("=", 1) for text in side) for side in sides)
-
-
-def _plan(folder: str, name: str, settings: Settings) -> Plan:
-    from treehammer.submit.campaigns.campaign_request import plan_request
-    from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
-
-    with on_interrupt("nothing was submitted"):
-        request = CampaignRequest(folder, name=name, options=SubmissionOptions(use_service=False))
-        return plan_request(request, settings, bars=progress_bar)
 
 
 def _measure(plan: Plan, settings: Settings) -> CommandOutput:

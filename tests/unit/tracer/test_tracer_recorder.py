@@ -416,6 +416,28 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     assert "behind a door they are listed by ROOT" in describe_map(file)["map_missing"]
 
 
+@pytest.mark.parametrize(
+    ("url", "enable", "is_recorded"),
+    [
+        ("http://*;https://*", "true", True),
+        ("*", "false", True),
+        ("*", "true", False),
+        ("s3://*;root://*", "true", False),
+    ],
+)
+def test_other_plugins_of_the_xrootd_client_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, enable: str, is_recorded: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".xrootd" / "client.plugins.d"
+    folder.mkdir(parents=True)
+    (folder / "x.conf").write_text(f"url = {url}\nlib = x.so\nenable = {enable}\n")
+    variables = recorder.preload_variables("", str(tmp_path), {})
+    assert ("XRD_PLUGINCONFDIR" in variables) is (tmp_path / "recorder.conf").exists()
+    assert ("XRD_PLUGINCONFDIR" in variables, "XRD_PLUGIN" in variables) == (is_recorded, False)
+    assert len(recorder.preload_variables("", "", {"XRD_PLUGINCONFDIR": str(folder)})) == 2
+
+
 LOGS = Path(__file__).with_name("logs")
 
 

@@ -227,14 +227,11 @@ def join_reads(file: FileReads, baskets: Sequence[Basket]) -> Dict[str, Any]:
     covered, branches, is_exact = _find_branches(file, baskets, names, fetched)
     reads = _join_sequential(file.list_reads())
     document: Dict[str, Any] = {
-        "trees": sorted({basket.tree for basket in baskets}),
         "branches": len(set(names)),
         "branches_read": len(branches),
         "branches_most": len(covered),
         "names": [*branches][:MAX_BRANCHES],
-        "baskets": len(baskets),
         "baskets_repeated": sum(count > 1 for count in _count_reads(reads, baskets).counts),
-        "other_bytes": sum(end - start for start, end in ranges) - sum(sizes),
     }
     document.update(_sum_baskets([baskets[n] for n in fetched if names[n] in branches]))
     if is_exact:

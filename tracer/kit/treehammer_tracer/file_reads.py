@@ -18,7 +18,7 @@ MAX_FILES = 200
 #: Files of programs rather than data: below folders of the system or of Python packages, or by suffix.
 _SOFTWARE = re.compile(
     r"/(usr|lib|lib32|lib64|bin|sbin|etc|proc|sys|dev(?!/shm)|cvmfs)/|.*/(libexec|site-packages|lib/python3[.\d]*)/"
-    r"|.*\.(pyc?|pth|cfg|sh|bash|[cC]|cc|cpp|cxx|o|pcm|rootmap|modulemap|hh?|hpp|hxx|icc|so[.\d]*)$"
+    r"|.*\.(pyc?|pth|cfg|conf|sh|bash|[cC]|cc|cpp|cxx|o|pcm|rootmap|modulemap|hh?|hpp|hxx|icc|so[.\d]*)$"
 )
 #: Half-open ranges of bytes, sorted and disjoint.
 Ranges = List[Tuple[int, int]]

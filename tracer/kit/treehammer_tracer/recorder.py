@@ -10,6 +10,7 @@ import hashlib
 import mmap
 import os
 import platform
+import re
 import shutil
 import struct
 import subprocess
@@ -20,8 +21,17 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.c")
 #: Variable with the folder for the notes of each process.
 TRACE_VARIABLE = "TREEHAMMER_TRACE"
-#: Plug-in of the XRootD client, and the variable that lets each process record with it.
-_XROOTD_VARIABLES = {"XRD_PLUGIN": "libXrdClRecorder.so", "TREEHAMMER_TRACE_XROOTD": "1"}
+#: Configuration of the XRootD client's recorder; one by XRD_PLUGIN would replace plug-ins for HTTP.
+_XROOTD_PLUGIN = """\
+url = root://*;roots://*;xroot://*;xroots://*
+lib = libXrdClRecorder.so
+enable = true
+"""
+#: Where the client finds others, and an enabled one that reads the same addresses.
+_PLUGIN_FOLDERS = ("/etc/xrootd/client.plugins.d", "~/.xrootd/client.plugins.d")
+_OTHER_PLUGIN = re.compile(
+    r"(?ms)(?=.*^\s*enable\s*=\s*true).*^\s*url\s*=\s*(\*\s*$|[^\n]*\bx?roots?:)"
+)
 #: Variable of jobs on this machine with a folder for compiled libraries.
 SHARED_FOLDER_VARIABLE = "TREEHAMMER_SHARED_LOOPS"
 #: Optimized whatever the compiler's defaults; the checked functions are among those recorded.
@@ -84,7 +94,21 @@ def preload_variables(library: str, folder: str, environment: Mapping[str, str])
     """
     preload = [library, *filter(None, [environment.get("LD_PRELOAD", "")])]
     variables = {"LD_PRELOAD": ":".join(preload), TRACE_VARIABLE: folder}
-    return variables if "XRD_PLUGIN" in environment else {**variables, **_XROOTD_VARIABLES}
+    if {"XRD_PLUGIN", "XRD_PLUGINCONFDIR"} & environment.keys() or _has_client_plugin():
+        return variables
+    with open(os.path.join(folder, "recorder.conf"), "w", encoding="ascii") as stream:
+        stream.write(_XROOTD_PLUGIN)
+    return {**variables, "XRD_PLUGINCONFDIR": folder, "TREEHAMMER_TRACE_XROOTD": "1"}
+
+
+def _has_client_plugin() -> bool:
+    """Whether the XRootD client is configured to read ``root://`` by another plug-in."""
+    for folder in _PLUGIN_FOLDERS:
+        for path in glob.glob(os.path.expanduser(f"{folder}/*.conf")):
+            with suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+                if _OTHER_PLUGIN.match(stream.read()):
+                    return True
+    return False
 
 
 #: Stands for the duration of a block that ROOT wanted of the read before it.
