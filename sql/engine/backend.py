@@ -36,7 +36,13 @@ _CONNECTION_OPTIONS = (
     "sslmode",
     "sslrootcert",
 )
-_DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError)
+_DATABASE_ERRORS = (
+    SQLAlchemyError,
+    sqlite3.Error,
+    socket.gaierror,
+    DamagedValueError,
+    UnicodeDecodeError,  # of SQLite's message on a damaged schema
+)
 #: Connection execution option with the purpose of its transactions.
 ACCESS_OPTION = "treehammer_access"
 #: Purpose of a transaction: reading (default), writing rows, or changing tables.

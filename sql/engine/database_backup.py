@@ -190,7 +190,7 @@ def _is_sqlite(file: Path) -> bool:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:  # it is locked, for example
         return True
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
     return True
 

@@ -143,6 +143,8 @@ def parse_url(text: str) -> URL:
         url = make_url(text)
         if "@" in (url.host or ""):
             raise ArgumentError("an @ in a password is written %40")
+        if str(url.database).startswith("file:"):
+            raise ArgumentError("a file is named by its path, not as file:")
         if url.drivername == "postgres":
             url = url.set(drivername="postgresql")
         url = backend_of(url).with_driver(url)

@@ -137,9 +137,8 @@ def _create_file(file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         subject = "it"
-        if not str(file).startswith("file:"):  # a URI, which SQLite itself resolves
-            with suppress(FileExistsError):  # another process made it
-                os.close(create_private_file(file))
+        with suppress(FileExistsError):  # another process made it
+            os.close(create_private_file(file))
     except OSError as error:
         raise StoreError(
             f"{subject} cannot be made ({error.strerror})",

@@ -67,7 +67,7 @@ _SQLITE_HINTS = (
         "Check that its folder exists and is yours to write, or give another with --database.",
     ),
     (
-        "malformed|could not decode",
+        "malformed|could not decode|can't decode",
         "the database is damaged",
         "Put it back from a backup, or move it away and run 'treehammer collect': "
         "the records of jobs stay in the spool.",
@@ -186,10 +186,11 @@ _POSTGRESQL_HINTS = (
         "Run the command again, or have max_standby_streaming_delay raised there.",
     ),
     (
-        "statement timeout|transaction timeout|idle-in-transaction timeout|temp_file_limit|"
+        "statement timeout|transaction timeout|idle-(in-transaction|session) timeout|temp_file_limit|"
         "sqlstate 57014|sqlstate 25p03|sqlstate 25p04|sqlstate 53400",
         "the server ended a statement or transaction by a limit, or by its administrator's order",
-        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0, or temp_file_limit = -1.",
+        "Have it allow more: ALTER ROLE NAME SET statement_timeout = 0, or the limit named here "
+        "(temp_file_limit: -1).",
     ),
     (
         "no space left|could not write init file|disk quota|sqlstate 53100",

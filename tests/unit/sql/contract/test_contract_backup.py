@@ -195,8 +195,11 @@ def test_damaged_or_missing_file_is_recovered(url: str, tmp_path: Path) -> None:
     back_up_database(url, backup)
     file = Path(url.removeprefix("sqlite:///"))
     content = backup.read_bytes()
-    for damage in (b"no database" * 1000, content[:100] + bytes(3996) + content[4096:]):
+    schema = content.replace(b"CREATE TABLE job (", b"CREATE TABLE job \xc5", 1)
+    for damage in (b"no database" * 1000, content[:100] + bytes(3996) + content[4096:], schema):
         file.write_bytes(damage)
+        with pytest.raises(StoreError, match=r"damaged|not an SQLite database"):
+            Store.open(url)
         damaged = recover_database(url, backup)
         assert damaged is not None
         assert damaged.read_bytes() == damage
