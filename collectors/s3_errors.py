@@ -139,7 +139,7 @@ _CODES: Mapping[S3Cause, str] = {
     _ENCRYPTION: "KMSNotConfigured KMS.DisabledException KMS.NotFoundException "
     "KMS.KMSInvalidStateException KMS.InvalidStateException KMS.InvalidKeyUsageException",
     _UNSUPPORTED: "NotImplemented XNotImplemented NotSupported UnsupportedOperation "
-    "MethodNotAllowed UnsupportedSignature CredentialsNotSupported",
+    "MethodNotAllowed UnsupportedSignature CredentialsNotSupported InvalidRange",
 }
 #: Codes in lower case, in which some stores write them.
 _CAUSES_BY_CODE = {code: cause for cause, codes in _CODES.items() for code in codes.lower().split()}
@@ -147,12 +147,10 @@ _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
     **dict.fromkeys((301, 302, 303, 307, 308), _WRONG_REGION),
     401: _SIGNATURE,
     403: _PERMISSION,
-    404: _OBJECT,
-    405: _UNSUPPORTED,
+    **dict.fromkeys((404, 410), _OBJECT),
+    **dict.fromkeys((405, 416, 501), _UNSUPPORTED),
     413: _SIZE,
-    429: _OVERLOAD,
-    501: _UNSUPPORTED,
-    503: _OVERLOAD,
+    **dict.fromkeys((429, 503), _OVERLOAD),
     507: _SPACE,
 }
 #: Headers that name the code where there is no body: MinIO, Amazon's web sites, Azure.
@@ -168,6 +166,7 @@ _CAUSES_BY_MESSAGE = {
     r"\bno such key\b|\bcredential is mal-?formed|\baccess key has length\b": _UNKNOWN_KEY,
     r"\binvalid signature\b": _SIGNATURE,
     r"server.side encryption|\bkms:": _ENCRYPTION,
+    r"not supported|\baws4-hmac": _UNSUPPORTED,
 }
 #: A text of an error in JSON, with its name.
 _JSON_TEXT = re.compile(r'"(\w+)"\s*:\s*"([^"\\]*)"')

@@ -86,7 +86,8 @@ class S3Session(HttpSession):
         with self.request("GET", f"{parts.scheme}://{parts.netloc}/{bucket}?{words}", {}) as answer:
             root = self.read_listing(answer)
         if local_name(root) != "ListBucketResult":
-            raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of a bucket's")
+            name = f"<{local_name(root)}> {root.findtext('{*}Code', '')}".strip()
+            raise HttpAnswerError(f"its listing is {name} instead of a bucket's")
         return list(_iter_names(root))
 
     def describe_error(self, error: HTTPError) -> FileObservation:

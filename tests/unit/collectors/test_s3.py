@@ -255,7 +255,7 @@ def read(
         (507, "XMinioStorageFull", "no-space", "Make room"),
         (400, "EntityTooLarge", "size", "smaller files"),
         (400, "KMS.DisabledException", "key", "bucket's owner"),
-        (501, "NotImplemented", "unsupported", "Signature Version 4"),
+        (416, "InvalidRange", "unsupported", "ranges"),
         (418, "Unheard", "store", "Try again"),
     ],
 )
@@ -289,6 +289,7 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
         ("AuthorizationQueryParametersError", "the Credential is mal-formed", "refused"),
         ("AuthorizationQueryParametersError", "X-Amz-Algorithm only supports", "unsupported"),
         ("InvalidArgument", "Credential access key has length 20, should be 32", "refused"),
+        ("InvalidRequest", "Please use AWS4-HMAC-SHA256.", "unsupported"),
     ],
 )
 def test_texts_decide_between_causes_of_one_code(code: str, text: str, kind: str) -> None:
@@ -321,7 +322,7 @@ def test_clock_is_compared_with_that_of_the_store(
         (401, {}, "", "refused"),
         (403, {"x_minio_error_code": '"InvalidAccessKeyId"'}, "InvalidAccessKeyId", "refused"),
         (404, {"x_ms_error_code": "ContainerNotFound"}, "ContainerNotFound", "missing"),
-        (404, {}, "", "missing"),
+        (410, {}, "", "missing"),
         (503, {}, "", "overload"),
         (403, {"Date": "yesterday"}, "", "not-permitted"),
     ],
