@@ -257,10 +257,6 @@ def test_campaign_streams_its_operations(
         assert service.get_path(f"{ADDRESS}?side=client").status_code == 400
 
 
-def test_stream_requires_key_unless_public(service: ServiceThread) -> None:
-    assert service.get_path(ADDRESS).status_code == 401
-
-
 class TideQuery(WindowQuery):
     """Every kind of parameter."""
 

@@ -231,10 +231,11 @@ def test_sign_in_cookie_permits_reading_only(start_service: StartService) -> Non
 
 def test_refused_reading_names_remedy(start_service: StartService) -> None:
     remedy = "treehammer token create"
-    addresses = [f"{API_PREFIX}{operation.path}" for operation in OPERATIONS]
+    operations = (operation.path for operation in OPERATIONS)
+    paths = (*operations, "/measurements/x", "/campaigns/x/operations")
     with start_service() as service:
         key = service.make_key("submit").text
-        for path in (*READ_PATHS, *addresses, f"{API_PREFIX}/measurements/x"):
+        for path in (*READ_PATHS, *(f"{API_PREFIX}{path}" for path in paths)):
             answer = service.client.get(path)
             assert (answer.status_code, remedy in answer.json()["error"]) == (401, True), path
             page = service.client.get(path, headers=BROWSER)
