@@ -46,7 +46,9 @@ _EVENT_HEAD = re.compile(
 _AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
 #: First event of a whole log: submission of the cluster, or of its first job.
 FIRST_EVENT = re.compile(rb"(?:035|000(?= \(\d+\.0+\.)) \((\d+)\.")
-_HEAD_BYTES = 64
+#: Reason of jobs that have not had their turn, and its cause where nobody removed others of the cluster.
+_REMOVED_CLUSTER = "lost: its cluster was removed from the queue before the job's turn came"
+_AT_LIMIT = "HTCondor does so at MAX_JOBS_PER_OWNER; resume queues it"
 #: Offsets of time zones are multiples of this many seconds.
 _ZONE_STEP_S = 900
 
@@ -137,7 +139,7 @@ class EventLog:
                     # Events in between are missing; repeated ones are harmless.
                     self._offset, self._is_replaced = 0, True
                 self._inode = file.st_ino
-                is_whole = FIRST_EVENT.match(stream.read(_HEAD_BYTES)) and not self._is_replaced
+                is_whole = FIRST_EVENT.match(stream.readline()) and not self._is_replaced
                 self.is_complete = bool(is_whole)
                 stream.seek(self._offset)
                 data = stream.read()
@@ -186,10 +188,8 @@ class EventLog:
 
     def remove_unstarted(self, proc: int) -> None:
         """Add that a job was removed with its cluster, before it was in the queue."""
-        reason = "lost: its cluster was removed from the queue before the job's turn came"
         reasons = {j.removal_reason for j in self.jobs.values() if j.removal_reason and j.ended_us}
-        if reasons:
-            reason += f": {min(reasons)}"
+        reason = f"{_REMOVED_CLUSTER}: {min(reasons, default=_AT_LIMIT)}"
         self.job(proc).apply(JobEvent(EventType.ABORTED, proc, 0, 0, {"Reason": reason}))
 
     def status(self, proc: int) -> JobStatus:

@@ -323,6 +323,7 @@ class Schedd:
 #: First event of a log and, as HTCondor writes it, the same as attributes.
 FIRST = "000 (007.000.000) 2026-01-01 02:00:00 Job submitted\n...\n" + SUBMITTED
 DONE = {"TerminatedNormally": True, "ReturnValue": 0}
+REMOVED = event(ABORTED, 20, Reason="via condor_rm")
 RUNNING = {"JobStatus": 2, "NumShadowStarts": 1, "MATCH_EXP_TreehammerAttempt": "1"}
 
 
@@ -402,18 +403,23 @@ def test_missing_cut_and_replaced_logs_are_completed_by_schedd(schedd: Schedd) -
             assert schedd.states() == ["done", "done"], damage
 
 
-@pytest.mark.parametrize(("cancelled", "state"), [(False, "lost"), (True, "cancelled")])
+@pytest.mark.parametrize(
+    ("end", "cancelled", "state", "expected"),
+    [
+        (REMOVED, False, "lost", "before the job's turn came: via condor_rm"),
+        (REMOVED, True, "cancelled", "cancelled"),
+        (event(TERMINATED, 20, 1, **DONE), False, "lost", "MAX_JOBS_PER_OWNER; resume queues it"),
+    ],
+)
 def test_job_removed_before_its_turn_is_lost_or_cancelled(
-    schedd: Schedd, cancelled: bool, state: str
+    schedd: Schedd, end: str, cancelled: bool, state: str, expected: str
 ) -> None:
-    removal = event(CLUSTER_REMOVED, 30, proc=-1)
-    schedd.write(FIRST, event(ABORTED, 20, Reason="via condor_rm"), removal)
+    schedd.write(FIRST, end, event(CLUSTER_REMOVED, 30, proc=-1))
     if cancelled:
         schedd.submission.cancellation_mark.touch()
     ids = [*schedd.ids, f"7.2@{schedd.submission.name}"]
     _, second, status = schedd.batch.query(ids).values()
     assert (status.state.value, status.reason) == (state, second.reason)
-    expected = "cancelled" if cancelled else "before the job's turn came: via condor_rm"
     assert status.reason.endswith(expected)
 
 

@@ -50,13 +50,10 @@ def desk(tmp_path: Path) -> SubmissionDesk:
     return SubmissionDesk(tmp_path)
 
 
-def test_unknown_site_cannot_be_included(desk: SubmissionDesk) -> None:
+def test_sites_and_doors_outside_a_request_are_not_included(desk: SubmissionDesk) -> None:
     with pytest.raises(ConfigError, match="the request has no site 'SITE_X'") as caught:
         desk.plan("SITE_X")
     assert "It has: SITE_A, SITE_B." in caught.value.hint
-
-
-def test_doors_that_a_request_excludes_are_not_included(desk: SubmissionDesk) -> None:
     plan = desk.plan("all", excluded={"SITE_A:root": "probe only", "SITE_B:other": "probe only"})
     assert list_doors(plan) == ["SITE_A:https", "SITE_B:root"]
     assert plan.make_campaign_row().plan.excluded == {"SITE_A:root": "probe only"}

@@ -58,14 +58,11 @@ def open_batch(settings: Settings, name: str) -> BatchSystem:
     return open_batch_system(name, settings)
 
 
-def test_local_site_is_always_present(settings: Settings, tmp_path: Path) -> None:
+def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
     assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
     assert list(load_sites(make_settings(tmp_path))) == ["local"]
     with pytest.raises(ConfigError, match="--sites-file"):
         chosen(make_settings(tmp_path), "NEAR")
-
-
-def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
     assert chosen(settings, "FAR", "local", "FAR") == ["FAR", "local"]
     assert chosen(settings, "label:eu", "label:near") == ["NEAR"]
     assert chosen(settings, "all") == ["NEAR", "FAR"]
