@@ -55,7 +55,7 @@ class CommandRequest:
     prepare: str = ""
     threads: int = 1
     runs: int = 1
-    wall_limit_s: float = 86_400.0
+    wall_limit_s: float = 604_800.0
 
     @property
     def compared_axis(self) -> str:
