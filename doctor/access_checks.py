@@ -216,7 +216,8 @@ def check_rucio(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("Rucio", DiagnosisState.NOT_CONFIGURED, "no server", remedy)
         return
     client = RucioClient(settings, sleep=lambda _seconds: None)
-    finding = f"{client.server} knows {client.account}, scope {client.scope}"
+    quota = f"quota at {pluralize(len(client.list_quotas()), 'RSE')}"
+    finding = f"{client.server} knows {client.account}, scope {client.scope}, {quota}"
     yield Diagnosis("Rucio", DiagnosisState.OK, finding)
 
 

@@ -382,7 +382,8 @@ def find_placement(
             names = ", ".join(sorted({site for site, _ in pending}))
             step(len(rse_accesses) - len(pending), f"not yet: {names}")
             time.sleep(min(REPLICA_POLL_S, remaining_s))
-            placement = _find_once(manifests, rse_accesses, settings)
+            with suppress(CatalogueError):  # the next check is later, the timeout the same
+                placement = _find_once(manifests, rse_accesses, settings)
         step(len(rse_accesses) - len({key[:2] for key in placement.lacking}), "")
     return placement
 

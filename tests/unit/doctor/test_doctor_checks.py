@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from local_servers import send_answer, serve_http
@@ -118,6 +119,19 @@ def test_service_that_does_not_answer(settings: Settings) -> None:
     assert (diagnosis.state, "service_url" in diagnosis.remedy) == (FAILED, True)
     (none,) = access_checks.check_service(settings)
     assert none.state is NOT_CONFIGURED
+
+
+def test_rucio_is_asked_although_an_earlier_login_is_kept(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MagicMock(server="https://rucio", account="me", scope="user.me")
+    client.list_quotas.side_effect = [{"A": None, "B": None}, CatalogueError("does not answer")]
+    monkeypatch.setattr(access_checks, "RucioClient", lambda *_, **__: client)
+    settings = dataclasses.replace(settings, rucio_config=Path("rucio.cfg"))
+    (diagnosis,) = access_checks.check_rucio(settings)
+    assert diagnosis.finding == "https://rucio knows me, scope user.me, quota at 2 RSEs"
+    with pytest.raises(CatalogueError):
+        list(access_checks.check_rucio(settings))
 
 
 def test_credentials(settings: Settings, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from treehammer.collectors.job_spec import InputFile
 from treehammer.datasets import doors
 from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRIED, FileObservation
 from treehammer.datasets.manifest import Manifest, Replica
-from treehammer.errors import ConfigError, DatasetError, NothingToDoError
+from treehammer.errors import CatalogueError, ConfigError, DatasetError, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.sites import replicas as rucio_placement
@@ -109,12 +109,8 @@ def test_full_reads_prove_good_and_corrupt_replicas(
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert states(check_replicas(manifest, expected)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
     bad, good = check_replicas(manifest, expected, full=True)
-    assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (
-        CORRUPT_STATE,
-        2,
-        True,
-        GOOD_STATE,
-    )
+    assert states([bad, good]) == [CORRUPT_STATE, GOOD_STATE]
+    assert (bad.wrong_reads, bad.is_proof) == (2, True)
     assert "instead of" in bad.message
 
 
@@ -314,10 +310,8 @@ def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*placement.files] == [("A", "root", "tiny")]
     (file,) = placed_manifest.files
-    assert (
-        placement.lacking["B", "root", "tiny"]
-        == f"{file.name}: Rucio has no replica at B_DISK for root"
-    )
+    reason = f"{file.name}: Rucio has no replica at B_DISK for root"
+    assert placement.lacking == {("B", "root", "tiny"): reason}
 
 
 def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
@@ -338,12 +332,14 @@ def test_missing_replicas_are_awaited_until_timeout(
     max_checks: int,
     lacking: int,
 ) -> None:
-    """With the long timeout, the third check succeeds."""
+    """With the long timeout, Rucio is down at the second check, and the third one succeeds."""
     checks: list[RucioPlacement] = []
 
     def check_once(*_: object) -> RucioPlacement:
         is_found = len(checks) == 2 and not lacking
         checks.append(RucioPlacement({}, {} if is_found else {("A", "root", "tiny"): "not yet"}))
+        if len(checks) == 2 and not lacking:
+            raise CatalogueError("does not answer")
         return checks[-1]
 
     monkeypatch.setattr(rucio_placement, "_find_once", check_once)
@@ -359,30 +355,19 @@ def test_missing_replicas_are_awaited_until_timeout(
 
 
 def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
-    site = Site(
-        name="A",
-        batch="htcondor@p",
-        doors=(Door(name="root", protocol="root", prefix="root://a//d"),),
-    )
+    door = Door(name="root", protocol="root", prefix="root://a//d")
+    site = Site(name="A", batch="htcondor@p", doors=(door,))
     settings: Any = None
-    assert (
-        find_placement([placed_manifest], [DoorAccess(site, site, site.doors[0])], settings)
-        is NO_RUCIO_PLACEMENT
-    )
+    placement = find_placement([placed_manifest], [DoorAccess(site, site, door)], settings)
+    assert placement is NO_RUCIO_PLACEMENT
 
 
 def test_plan_uses_placement_and_notes_skipped_doors(
     tmp_path: Path, placed_manifest: Manifest
 ) -> None:
     (file,) = placed_manifest.files
-    sites = [
-        Site(
-            name=name,
-            batch="htcondor@p",
-            doors=(Door(name="root", protocol="root", rse=f"{name}_DISK"),),
-        )
-        for name in "AB"
-    ]
+    doors = {name: Door(name="root", protocol="root", rse=f"{name}_DISK") for name in "AB"}
+    sites = [Site(name=name, batch="htcondor@p", doors=(door,)) for name, door in doors.items()]
     input_file = InputFile(file.name, A, file.size, file.adler32)
     placement = RucioPlacement(
         {("A", "root", "tiny"): (input_file,)}, {("B", "root", "tiny"): "f: gone"}
