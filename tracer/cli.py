@@ -126,9 +126,9 @@ def run_command(
 
     Records CPU, memory and threads of its processes, and which bytes of which files they read, in
     which order and how often; of ROOT files also the branches. The command is not changed, but its
-    standard input is empty; it needs no test.toml. A comparison is of two commands (--a, --b), of COMMAND with two ROOT
-    releases, or in two environments; a run counts as one event. Exits with 1 if B is slower than A by
-    more than --delta.
+    standard input is empty; it needs no test.toml. A comparison is of two commands (--a, --b), of
+    COMMAND with two ROOT releases, or in two environments; a run counts as one event. Exits with 1 if
+    a command fails, whatever its own code, or if B is slower than A by more than --delta.
 
     \b
     Example: treehammer run -- python analysis.py

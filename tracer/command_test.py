@@ -29,6 +29,7 @@ from treehammer.tracer.kit.treehammer_tracer.command_payload import (
 SIDES = ("A", "B")
 #: Value of the axis ``root`` for commands that bring what they need.
 NO_ROOT = "none"
+_DAY_S = 86_400
 #: Variables of a shell that no command sees twice alike.
 _LEFT_OUT = ("_", "OLDPWD", "SHLVL")
 
@@ -45,7 +46,6 @@ class CommandRequest:
         prepare: command before each run, which is not measured; '' for none.
         threads: CPUs of an execution; one pins both sides to one core.
         runs: counted runs of a single command.
-        wall_limit_s: seconds after which an execution is ended.
     """
 
     commands: Sequence[str]
@@ -55,7 +55,6 @@ class CommandRequest:
     prepare: str = ""
     threads: int = 1
     runs: int = 1
-    wall_limit_s: float = 604_800.0
 
     @property
     def compared_axis(self) -> str:
@@ -112,17 +111,16 @@ def format_test(request: CommandRequest, environment_file: str) -> str:
     matrix: dict[str, Any] = {RELEASE_AXIS: [*request.releases], THREADS_AXIS: [request.threads]}
     # The first of several runs is not counted.
     passes = 1 if request.runs == 1 else request.runs + 1
-    mode = {"mode": SOLO, "rounds": 1, "passes": passes}
+    mode = {"mode": SOLO, "rounds": 1, "passes": passes, "wall_limit_s": 7 * _DAY_S}
     if axis:
         matrix.setdefault(axis, [*SIDES])
         matrix["bundle"] = [axis]
-        mode = {"mode": PAIRED, "rounds": 2, "passes": 1}
+        mode = {"mode": PAIRED, "rounds": 2, "passes": 1, "wall_limit_s": _DAY_S}
     test = {
         "name": request.name,
         "description": f"Runs {'; '.join(lines)}"[:2000],
         "payload": ANY_COMMAND,
         **mode,
-        "wall_limit_s": request.wall_limit_s,
         "memory_limit_mb": min(10_000_000, psutil.virtual_memory().total // 1_000_000),
     }
     tables = {"test": test, "matrix": matrix, "settings": settings}

@@ -28,7 +28,7 @@ from treehammer.hctests.definition.test_identity import get_payload_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import make_payload_spec
 from treehammer.tracer.cli import describe_sides
-from treehammer.tracer.command_test import CommandRequest, written_test
+from treehammer.tracer.command_test import CommandRequest, format_test, written_test
 from treehammer.tracer.kit.treehammer_tracer import command_payload
 from treehammer.tracer.kit.treehammer_tracer.command_payload import short_name
 from treehammer.tracer.kit.treehammer_tracer.process_tree import run_command
@@ -82,7 +82,7 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
     assert not variables.exists()
     assert definition.test.description == "Runs A: cat 'a b' \"c\"; B: sort\té😀\x7f"
     assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
-    assert definition.test.wall_limit_s == 7 * 86_400
+    assert definition.test.wall_limit_s == 86_400
     assert definition.axes["command"] == ("A", "B")
     assert definition.matrix.bundle == ("command",)
     assert definition.settings["commands"] == {"A": "cat 'a b' \"c\"", "B": "sort\té😀\x7f"}
@@ -90,6 +90,7 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
 
 
 def test_only_one_thing_is_compared() -> None:
+    assert "wall_limit_s = 604800\n" in format_test(CommandRequest(["true"]), "")
     assert CommandRequest(["true"], ("6.38.00", "6.40.00")).compared_axis == "root"
     assert CommandRequest(["true"], environments=({}, {"A": "1"})).compared_axis == "environment"
     with pytest.raises(ConfigError, match="command and root differ"):
