@@ -264,6 +264,10 @@ def test_heat_map_leads_to_trend(
     # Safari writes no cell vertically.
     heading = tab.page.locator(".matrix thead th > :text('all sites')")
     expect(heading).to_have_css("writing-mode", "vertical-rl")
+    tab.page.emulate_media(forced_colors="active")
+    cells = tab.page.locator(".effects-by-site tbody td, .legend .badge")
+    backgrounds = "cells => cells.map(cell => getComputedStyle(cell).backgroundColor)"
+    assert len({*cells.evaluate_all(backgrounds)}) > 2
     tab.page.locator("table.matrix td a").first.click()
     tab.page.wait_for_url("**site=**variant=**")
     assert tab.page.get_by_role("heading", name="Jobs and trend").is_visible()
