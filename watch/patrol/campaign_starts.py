@@ -383,17 +383,15 @@ class CampaignStarter:
         self._starts.settle(start, {}, state=FAILED, message=reason)
 
 
-def find_reruns(
-    store: Store, starts: PatrolStarts, now_us: int
-) -> Mapping[str, Mapping[str, Occasion]]:
-    """Find the requested reruns: entry that started the campaign -> occasions by name."""
-    occasions: defaultdict[str, dict[str, Occasion]] = defaultdict(dict)
+def find_reruns(store: Store, starts: PatrolStarts, now_us: int) -> Mapping[str, list[Occasion]]:
+    """Find the requested reruns: entry that started the campaign -> occasions."""
+    occasions: defaultdict[str, list[Occasion]] = defaultdict(list)
     for check in requested_reruns(store):
         start = starts.find_campaign(check.campaign_id)
         if start is not None:
             original = parse_json(PatrolRequest, start.request)
-            name = _name_rerun(check)
-            occasions[start.entry][name] = Occasion(name, now_us, original.test_spec, original.axes)
+            rerun = Occasion(_name_rerun(check), now_us, original.test_spec, original.axes)
+            occasions[start.entry].append(rerun)
     return occasions
 
 
@@ -438,7 +436,7 @@ def list_next_starts(
     occasion = Occasion("check:", now_us, entry.spec_at(commit))
     if entry.tags:
         tags = finder.find_tags(entry, now_us)
-        occasion = max(tags.values(), key=lambda tag: tag.name, default=replace(occasion, spec=""))
+        occasion = max(tags, key=lambda tag: tag.name, default=replace(occasion, spec=""))
     if entry.follows_releases:
         releases = finder.find_releases(occasion.spec, now_us)
         if not releases:
@@ -447,7 +445,7 @@ def list_next_starts(
                 where=content.releases.source if content.releases else "",
             )
         # The first release has none before it that it could be compared with.
-        occasion = max(releases.values(), key=lambda release: len(release.axes[RELEASE_AXIS]))
+        occasion = max(releases, key=lambda release: len(release.axes[RELEASE_AXIS]))
     if not entry.quiet.end_of_quiet(now_us):
         raise ConfigError(
             "never starts: its quiet hours leave no time of the day",

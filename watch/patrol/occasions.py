@@ -22,7 +22,7 @@ from treehammer.collectors.software.providers import split_version
 from treehammer.collectors.worker.probes.storage_door import identify_server
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError, TreehammerError, suggest_word
-from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.hctests.definition.model import COMMIT_AXIS, RELEASE_AXIS
 from treehammer.hctests.pinned_tests import list_refs
 from treehammer.submit.sites.site_model import Door
 from treehammer.text_formatting import SECOND_US, join_lines
@@ -118,7 +118,6 @@ class OccasionFinder:
     """Finds the occasions of entries; remembers branches, tags and releases for a while."""
 
     def __init__(self, settings: Settings, file: PatrolFile) -> None:
-        releases = file.releases
         self._settings = settings
         self._look_every_s = file.patrol.look_every
         self._watch = file.servers
@@ -130,7 +129,7 @@ class OccasionFinder:
         #: Repository -> its branches and tags; source -> its releases.
         self._refs: dict[str, RepeatedLook] = {}
         self._releases: dict[str, RepeatedLook] = {}
-        self._source = releases
+        self._source = file.releases
 
     def head_commit(self, entry: PatrolEntry, now_us: int) -> str:
         """Return the commit of an entry's branch; '' for an entry without a branch.
@@ -152,32 +151,30 @@ class OccasionFinder:
             )
         return commit
 
-    def find_tags(self, entry: PatrolEntry, now_us: int) -> dict[str, Occasion]:
-        """Return an occasion for each tag that matches an entry's pattern, by its name."""
+    def find_tags(self, entry: PatrolEntry, now_us: int) -> list[Occasion]:
+        """Return an occasion for each tag that matches an entry's pattern."""
         refs = self._find_refs(entry, now_us)
         tags = {
             name.removeprefix("refs/tags/"): id_ for name, id_ in refs.items() if "/tags/" in name
         }
-        names = (
-            (tag, name_occasion(TAG, tag))
+        return [
+            Occasion(name_occasion(TAG, tag), now_us, entry.spec_at(tags[tag]))
             for tag in sorted(tags)
             if fnmatch.fnmatch(tag, entry.tags)
-        )
-        return {name: Occasion(name, now_us, entry.spec_at(tags[tag])) for tag, name in names}
+        ]
 
-    def find_releases(self, spec: str, now_us: int) -> dict[str, Occasion]:
-        """Return an occasion for each ROOT release of the source, by its name."""
+    def find_releases(self, spec: str, now_us: int) -> list[Occasion]:
+        """Return an occasion for each ROOT release of the source."""
         source = self._source
         if source is None:
-            return {}
+            return []
         look = RepeatedLook(lambda: list_releases(source), source.look_every)
         versions = _look_up(self._releases, source.source, look, now_us)
-        occasions = {}
+        occasions = []
         for version in versions.values():
             earlier = select_earlier_releases(version, versions) if source.compare else []
-            values = tuple(map(source.axis_value, (*earlier, version)))
-            name = name_occasion(RELEASE, version)
-            occasions[name] = Occasion(name, now_us, spec, {"root": values})
+            axes = {RELEASE_AXIS: tuple(map(source.axis_value, (*earlier, version)))}
+            occasions.append(Occasion(name_occasion(RELEASE, version), now_us, spec, axes))
         return occasions
 
     def find_servers(
@@ -186,8 +183,8 @@ class OccasionFinder:
         spec: str,
         list_doors: Callable[[], Mapping[str, Door]],
         now_us: int,
-    ) -> dict[str, Occasion]:
-        """Return an occasion for each version that a server reports, by its name.
+    ) -> list[Occasion]:
+        """Return an occasion for each version that a server reports.
 
         Args:
             entry: the entry.
@@ -201,7 +198,7 @@ class OccasionFinder:
         look = RepeatedLook(lambda: list_server_versions(list_doors()), self._watch.look_every)
         versions = _look_up(self._servers, entry.name, look, now_us)
         names = (name_occasion(SERVER, f"{label} {version}") for label, version in versions.items())
-        return {name: Occasion(name, now_us, spec) for name in names}
+        return [Occasion(name, now_us, spec) for name in names]
 
     def update_servers(self, now_us: int) -> None:
         """Run the commands that may upgrade servers, if they are due.
@@ -259,22 +256,22 @@ def _look_up(
 
 def find_turns(
     starts: PatrolStarts, entry: PatrolEntry, commit: str, now_us: int
-) -> dict[str, Occasion]:
-    """Find the comparison of a branch's commit with an earlier one, by its name.
+) -> list[Occasion]:
+    """Find the comparison of a branch's commit with an earlier one, if there is one.
 
     The earlier commit is the one that was compared last, so that consecutive comparisons leave no
     commit out, or else the one that was measured last.
     """
-    if not commit or entry.compare_at == ():
-        return {}
+    if entry.compare_at == ():
+        return []
     for kind in (TURNS, COMMIT):
         earlier = starts.find_latest_occasion(entry.name, kind, without=kind + commit)
         if earlier:
             name = name_occasion(TURNS, commit)
             axes = {COMMIT_AXIS: (earlier.removeprefix(kind), commit)}
             overrides = {"rounds": entry.overrides.get("rounds", _ROUNDS), "mode": PAIRED}
-            return {name: Occasion(name, now_us, entry.spec_at(commit), axes, overrides)}
-    return {}
+            return [Occasion(name, now_us, entry.spec_at(commit), axes, overrides)]
+    return []
 
 
 def list_server_versions(doors: Mapping[str, Door]) -> dict[str, str]:

@@ -134,8 +134,8 @@ class Patrol:
         self._next_purge_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
         #: Entry -> occasions of the present round.
-        self._reruns: Mapping[str, Mapping[str, Occasion]] = {}
-        self._probes: Mapping[str, Mapping[str, Occasion]] = {}
+        self._reruns: Mapping[str, list[Occasion]] = {}
+        self._probes: Mapping[str, list[Occasion]] = {}
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
         #: Entry -> remarks of the present round, each once.
@@ -324,42 +324,42 @@ class Patrol:
             return usable and usable.select_pair(occasion.site, occasion.runner)
         return usable
 
-    def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
-        """Yield the occasions of an entry that have not started yet."""
+    def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> list[Occasion]:
+        """List the occasions of an entry that have not started yet."""
         spec = entry.spec_at(commit)
-        occasions: dict[str, Occasion] = {}
+        occasions: list[Occasion] = []
         if commit:
-            name = name_occasion(COMMIT, commit)
-            occasions[name] = Occasion(name, now_us, spec)
-            occasions |= find_turns(self._starts, entry, commit, now_us)
+            occasions.append(Occasion(name_occasion(COMMIT, commit), now_us, spec))
+            occasions += find_turns(self._starts, entry, commit, now_us)
         if entry.tags:
-            occasions |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
+            occasions += self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
         if entry.follows_releases:
             releases = self._finder.find_releases(spec, now_us)
-            occasions |= self._drop_existing(entry, RELEASE, releases)
+            occasions += self._drop_existing(entry, RELEASE, releases)
         if entry.follows_servers:
             servers = self._finder.find_servers(
                 entry, spec, lambda: self._starter.list_read_doors(entry, spec), now_us
             )
-            occasions |= self._drop_existing(entry, SERVER, servers)
-        occasions |= self._reruns.get(entry.name, {})
-        occasions |= self._probes.get(entry.name, {})
+            occasions += self._drop_existing(entry, SERVER, servers)
+        occasions += self._reruns.get(entry.name, [])
+        occasions += self._probes.get(entry.name, [])
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
-            occasions[slot.name] = Occasion(slot.name, slot.due_us, spec)
-        existing = self._starts.find_existing(entry.name, occasions)
-        yield from (occasion for name, occasion in occasions.items() if name not in existing)
+            occasions.append(Occasion(slot.name, slot.due_us, spec))
+        existing = self._starts.find_existing(entry.name, [item.name for item in occasions])
+        return [occasion for occasion in occasions if occasion.name not in existing]
 
     def _drop_existing(
-        self, entry: PatrolEntry, kind: str, occasions: dict[str, Occasion]
-    ) -> dict[str, Occasion]:
+        self, entry: PatrolEntry, kind: str, occasions: list[Occasion]
+    ) -> list[Occasion]:
         """Note the tags, releases or versions that exist at the first look; they start no campaign."""
         first_look = kind + "begin"
         if self._starts.find_existing(entry.name, [first_look]):
             return occasions
-        texts = dict.fromkeys(occasions, "existed before the patrol began")
+        names = [occasion.name for occasion in occasions]
+        texts = dict.fromkeys(names, "existed before the patrol began")
         self._starts.note_existing(entry.name, {first_look: "the patrol began to follow", **texts})
-        return {}
+        return []
 
     def _probe_sites(
         self, entry: PatrolEntry, commit: str, entry_sites: StartSites, uses: SiteUses

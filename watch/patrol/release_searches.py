@@ -64,9 +64,9 @@ class ReleaseSearches:
         #: Number of searches that ended.
         self.ended = 0
 
-    def find_probes(self, now_us: int) -> Mapping[str, Mapping[str, Occasion]]:
-        """Bring all searches up to date; return entry -> occasions of the next probes by name."""
-        occasions: defaultdict[str, dict[str, Occasion]] = defaultdict(dict)
+    def find_probes(self, now_us: int) -> Mapping[str, list[Occasion]]:
+        """Bring all searches up to date; return entry -> occasions of the next probes."""
+        occasions: defaultdict[str, list[Occasion]] = defaultdict(list)
         if self._source is None or not self._source.bisects:
             return occasions
         for check in ReleaseCheckTable(self._store).list_checks(states=(CheckState.CONFIRMED,)):
@@ -77,7 +77,7 @@ class ReleaseSearches:
             if state is None:
                 state = self._begin(check, start, self._source)
             if not state.is_finished and (occasion := self._continue(state, start, now_us)):
-                occasions[start.entry][occasion.name] = occasion
+                occasions[start.entry].append(occasion)
         return occasions
 
     def _begin(

@@ -482,15 +482,15 @@ def test_rerun_is_an_occasion_of_the_entry_that_raised_it(store: Store) -> None:
     watch_campaigns(store, START_US)
     ((entry, occasions),) = find_reruns(store, starts, 7).items()
     assert entry == "nightly"
-    ((name, occasion),) = occasions.items()
-    assert name.startswith("rerun:")
+    (occasion,) = occasions
+    assert occasion.name.startswith("rerun:")
     # The same commit and axes, whatever the entry follows now.
     assert (occasion.spec, occasion.axes) == ("repository@c0ffee:ttree-read", AXES)
     campaign_id = add_campaign(store, "again", 0.08, seed=2)
-    add_start(store, name, campaign_id, CLAIMED)
+    add_start(store, occasion.name, campaign_id, CLAIMED)
     record_reruns(store, starts, 8)
     assert requested_reruns(store)
-    add_start(store, name, campaign_id, SUBMITTED)
+    add_start(store, occasion.name, campaign_id, SUBMITTED)
     for _ in range(2):
         record_reruns(store, starts, 8)
     (check,) = ReleaseCheckTable(store).list_checks()

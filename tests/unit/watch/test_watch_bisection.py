@@ -230,7 +230,7 @@ def test_confirmed_regression_is_bisected_or_says_why_not(
     assert state.remark.startswith(remark)
     assert (state.is_finished, searches.ended) == (bool(remark), int(bool(remark)))
     if not remark:
-        (probe,) = occasions["daily"].values()
+        (probe,) = occasions["daily"]
         assert (probe.name, probe.site) == (f"bisect:{'c' * 12}:1", "A")
         assert probe.axes["root"] == ("6.38.00", "6.40.00")
         assert probe.overrides == {"repeats": "1", "rounds": "3", "mode": "paired"}
