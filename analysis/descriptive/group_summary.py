@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.headline_rows import add_extras
 from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     MeanWithInterval,
@@ -31,7 +32,6 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.judged_metrics import is_hash
 from treehammer.hctests.definition.model import Scalar
-from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn
@@ -90,23 +90,14 @@ def load_timed_rows(
         reported: dict[str, float] = {}
         if own_metrics := [name for name in quantities if name not in METRICS_BY_NAME]:
             extras = list(snapshot.extras(selection))
-            rows = _add_own_metrics(rows, own_metrics, extras)
+            for row in rows:
+                row.update(dict.fromkeys(own_metrics))
+            add_extras(rows, own_metrics, extras)
             for extra in extras:
                 reported[extra.name] = max(extra.value, reported.get(extra.name, extra.value))
     for name in quantities:
         _check_quantity(name, rows, reported)
     return rows
-
-
-def _add_own_metrics(
-    rows: Iterable[Row], names: Sequence[str], extras: Iterable[ExtraRow]
-) -> list[dict[str, Any]]:
-    """Add metrics that tests define; None where a measurement lacks one."""
-    by_id = {row["measurement_id"]: {**row, **dict.fromkeys(names)} for row in rows}
-    for extra in extras:
-        if extra.name in names and extra.measurement_id in by_id:
-            by_id[extra.measurement_id][extra.name] = extra.value
-    return list(by_id.values())
 
 
 def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float]) -> None:

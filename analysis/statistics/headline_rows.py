@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from treehammer.hctests.definition.judged_metrics import (
 )
 from treehammer.hctests.definition.model import ANY_COMMAND
 from treehammer.sql.core.campaign_plan import CampaignPlan, SequentialPlan
+from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import Selection
@@ -181,13 +182,17 @@ def _add_statements(rows: Sequence[Row], by_campaign: Mapping[str, _Statement]) 
 def _add_own_metrics(
     snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]
 ) -> None:
-    by_id = {row["measurement_id"]: row for row in owners}
     names = {metric.name for row in owners for metric in row.get("headline", ())}
     names |= {name for row in owners for name in row["exact_metrics"]}
     names -= METRICS_BY_NAME.keys()
-    if not names:
-        return
-    for extra in snapshot.extras(selection):
+    if names:
+        add_extras(owners, names, snapshot.extras(selection))
+
+
+def add_extras(rows: Iterable[Row], names: Collection[str], extras: Iterable[ExtraRow]) -> None:
+    """Add metrics that tests define, of these names, to the rows of their measurements."""
+    by_id = {row["measurement_id"]: row for row in rows}
+    for extra in extras:
         if extra.name in names and extra.measurement_id in by_id:
             by_id[extra.measurement_id][extra.name] = extra.value
 
