@@ -40,6 +40,10 @@ fi
 if ! command -v g++ >/dev/null; then
     apt_install g++ || { say "no g++, which ROOT's interpreter needs for its headers (Debian: apt install g++)"; exit 2; }
 fi
+# ruptures 1.1.10 has no wheel for Python 3.14: it is compiled.
+"$python" -c 'import os, sys, sysconfig as c; sys.exit(sys.version_info >= (3, 14) and not os.path.exists(c.get_path("include") + "/Python.h"))' ||
+    apt_install "$("$python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')" ||
+    say "no Python.h, by which packages without a wheel for this Python are compiled (Debian: apt install python3-dev)"
 command -v bwrap >/dev/null || apt_install bubblewrap ||
     say "no bubblewrap: the tests that run ROOT in a container will be skipped (Debian: apt install bubblewrap)"
 command -v valgrind >/dev/null || apt_install valgrind ||
