@@ -56,8 +56,8 @@ NODE_NEEDS: Mapping[str, NodeNeed] = {
     ),
     HEADERS: NodeNeed(
         "C++ headers, without which ROOT's interpreter compiles nothing",
-        "install gcc-c++ (or gcc with libstdc++-devel), glibc-devel and kernel-headers on the nodes, or use "
-        "a ROOT that brings its compiler by software in [sites.{site}]",
+        "install gcc-c++ (or gcc with libstdc++-devel), glibc-devel and kernel-headers (Debian: g++) on the "
+        "nodes, or use a ROOT that brings its compiler by software in [sites.{site}]",
     ),
     NETWORK: NodeNeed("a network", "give jobs a route to the door, or read files of the node"),
     DOOR: NodeNeed("a way to the door", "open the route and the firewall from the nodes to it"),
