@@ -20,17 +20,19 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from treehammer.config import mask_password
-from treehammer.errors import ConfigError, StoreError, UnstorableContentError
+from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.core.measurement_columns import DamagedValueError
 from treehammer.sql.engine import error_hints
 
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = error_hints.BUSY_SECONDS
+#: Driver's setting of prepared statements, which URLs of earlier versions may hold.
+PREPARE_OPTION = "prepare_threshold"
 # URL parameters that describe the connection rather than the location of the database.
 _CONNECTION_OPTIONS = (
     "connect_timeout",
     "passfile",
-    "prepare_threshold",
+    PREPARE_OPTION,
     "sslcert",
     "sslkey",
     "sslmode",
@@ -64,9 +66,6 @@ _LIBPQ_DEFAULTS: Mapping[str, Any] = {
 _CACHE_KIBIBYTES = 16_384
 #: Oldest supported server; docs/databases.md lists the tested versions.
 MIN_POSTGRESQL_VERSION = (13,)
-#: URL parameter ``prepare_threshold=none``: for a connection pooler that does not track which
-#: connection owns a prepared statement.
-PREPARE_OPTION, NEVER_PREPARE = "prepare_threshold", "none"
 #: Advisory lock held by the active writer; an arbitrary number unlikely to be used elsewhere.
 _WRITER_LOCK_ID = int.from_bytes(b"treehamm", "big")
 # Make commits survive a server crash even where the server disables synchronous commits.
@@ -316,10 +315,6 @@ class PostgreSQLBackend(Backend):
 
     def with_driver(self, url: URL) -> URL:
         """Return the URL with psycopg as its default driver."""
-        if url.query.get(PREPARE_OPTION, NEVER_PREPARE) != NEVER_PREPARE:
-            raise ConfigError(
-                f"{PREPARE_OPTION} can be {NEVER_PREPARE!r} or left out", where="database"
-            )
         lacks_driver = url.drivername in ("postgres", "postgresql")
         return url.set(drivername="postgresql+psycopg") if lacks_driver else url
 
@@ -327,8 +322,8 @@ class PostgreSQLBackend(Backend):
         """Return options that replace connections cut by a restart of the server."""
         # These override the URL's options.
         defaults = {name: _LIBPQ_DEFAULTS[name] for name in _LIBPQ_DEFAULTS.keys() - url.query}
-        unprepared = {PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {}
-        return {"connect_args": defaults | unprepared, "pool_pre_ping": True}
+        # Behind a pooler, the prepared statement of a name can be that of another client.
+        return {"connect_args": {**defaults, PREPARE_OPTION: None}, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
         """Admit one writer at a time, as on SQLite; it sees everything committed before."""

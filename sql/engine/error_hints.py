@@ -84,12 +84,6 @@ _SQLITE_HINTS = (
 _POSTGRESQL_HINTS = (
     ("lock timeout|sqlstate 55p03", *_LOCKED),
     (
-        'prepared statement "|sqlstate 26000|sqlstate 42p05',
-        "a pooler in front of the server mixes up prepared statements",
-        "Set max_prepared_statements in PgBouncer (1.21 or later), or add prepare_threshold=none to "
-        "the URL.",
-    ),
-    (
         "statement pooling mode",
         "the pooler in front of the server allows no transactions",
         "Have its pool_mode set to transaction or session.",

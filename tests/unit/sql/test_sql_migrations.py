@@ -138,7 +138,6 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
             "postgresql-client",
         ),
         (URL, f"{FAILED} fe_sendauth: no password supplied", "wants a password", "passfile="),
-        (URL, 'prepared statement "_pg3_0" already exists', "mixes up", "prepare_threshold=none"),
         (URL, "canceling statement due to statement timeout", "by a limit", "statement_timeout"),
         (URL, f"{FAILED} FATAL: no such database: results", "no such database", "[databases]"),
         (URL, f'{FAILED} FATAL: too many connections for role "me"', "no connection", "raised"),
@@ -180,8 +179,8 @@ def test_displayed_url_omits_passwords_and_connection_options(url: sa.URL, displ
     assert display_url(url) == display
 
 
-def test_prepared_statements_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = parse_url("postgresql://me@host/results?prepare_threshold=none")
+def test_statements_are_never_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = parse_url("postgresql://me@host/results")
     given: dict[str, object] = {}
 
     def look(*_: object, **arguments: object) -> None:
@@ -192,8 +191,6 @@ def test_prepared_statements_can_be_disabled(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConnectionError):
         backend_of(url).create_engine(url).connect()
     assert given["prepare_threshold"] is None
-    with pytest.raises(ConfigError, match="'none' or left out"):
-        parse_url("postgresql://me@host/results?prepare_threshold=5")
 
 
 def refusal(code: int) -> bytes:
