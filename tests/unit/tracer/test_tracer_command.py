@@ -82,7 +82,6 @@ def test_test_of_two_commands_compares_them_in_turns(tmp_path: Path) -> None:
     assert not variables.exists()
     assert definition.test.description == "Runs A: cat 'a b' \"c\"; B: sort\té😀\x7f"
     assert (definition.test.name, definition.test.mode) == ("run-cat", "paired")
-    assert definition.test.wall_limit_s == 86_400
     assert definition.axes["command"] == ("A", "B")
     assert definition.matrix.bundle == ("command",)
     assert definition.settings["commands"] == {"A": "cat 'a b' \"c\"", "B": "sort\té😀\x7f"}

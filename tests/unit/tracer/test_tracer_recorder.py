@@ -165,7 +165,6 @@ def test_reads_are_counted_with_their_offsets(tmp_path: Path, data: Path) -> Non
     assert (reads.touched, reads.sequential) == (1530, 2)
     assert (reads.skipped_forward, reads.skipped_backward) == (6700, 1400)
     assert reads.read_ns > 0
-    assert not reads.is_software
 
 
 @needs_compiler
@@ -239,15 +238,20 @@ def test_unseen_reads_are_named(
 
 
 @needs_compiler
-def test_complete_record_names_no_gap_and_leaves_programs_out(tmp_path: Path, data: Path) -> None:
+def test_complete_record_names_no_gap_and_leaves_programs_out(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # XRootD's preloaded library answers reads of a descriptor of /dev/null itself.
+    source = "long readv(int fd, void *parts, int count) { return 50000; }"
+    monkeypatch.setenv("LD_PRELOAD", compile_program(tmp_path, source, "-shared", "-fPIC"))
     code = f"open({str(data)!r}, 'rb').read(); import json, mmap; shared = open('shared', 'wb+')"
     code += "; shared.truncate(4096); mmap.mmap(shared.fileno(), 4096)"
+    code += "; import os; os.readv(os.open('/dev/null', 0), [bytearray(50000)])"
     values, document = summarize(tmp_path, [sys.executable, "-c", code])
     assert "file_reads_missing" not in values
     assert [file["path"] for file in document["files"]] == [str(data)]
     assert document["software_files"] > 5
-    assert (values["files_read"], values["bytes_read"]) == (1, 10_000)
-    assert values["bytes_touched"] == 10_000
+    assert values["bytes_read"] == values["bytes_touched"] == 10_000
     paths = ("/dev/shm/data.bin", "/home/macro.C", "/home/run.sh", "/home/.pyenv/libexec/pyenv")
     assert [FileReads(path, False).is_software for path in paths] == [False, True, True, True]
 
@@ -433,7 +437,6 @@ def test_other_plugins_of_the_xrootd_client_stay(
     folder.mkdir(parents=True)
     (folder / "x.conf").write_text(f"url = {url}\nlib = x.so\nenable = {enable}\n")
     variables = recorder.preload_variables("", str(tmp_path), {})
-    assert ("XRD_PLUGINCONFDIR" in variables) is (tmp_path / "recorder.conf").exists()
     assert ("XRD_PLUGINCONFDIR" in variables, "XRD_PLUGIN" in variables) == (is_recorded, False)
     assert len(recorder.preload_variables("", "", {"XRD_PLUGINCONFDIR": str(folder)})) == 2
 

@@ -33,7 +33,7 @@
 #define MAX_FDS 65536
 #define PATH_BYTES 464
 
-enum { REGULAR = 1, INTERNET = 2, STREAM = 3 }; /* pipes, terminals and devices: only their sum */
+enum { REGULAR = 1, INTERNET = 2, STREAM = 3 }; /* pipes, terminals, devices but /dev/null: only their sum */
 enum { STREAMS_SEEN = 1, RING_USED = 2 };
 enum { FIRST_FILES = 23, FIRST_EVENTS = 102, MAPPED_EVENTS = 1 << 16 }; /* pages: four, one, whole ones */
 
@@ -236,7 +236,7 @@ static int describe_fd(int fd, struct stat *status, char *path)
       return REGULAR;
    if (strstr(path, "[io_uring]"))
       header->flags |= RING_USED;
-   return S_ISDIR(status->st_mode) ? 0 : (strcpy(path, "stream:"), STREAM);
+   return S_ISDIR(status->st_mode) || !strcmp(path, "/dev/null") ? 0 : (strcpy(path, "stream:"), STREAM);
 }
 
 /* Find or add the entry of a path; IGNORED if the table is full. */
