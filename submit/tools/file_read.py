@@ -261,6 +261,11 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
     """Digest a local file, or copy a remote one; return its path here."""
     is_local = "://" not in url
     size = _require_success(url, doors.stat_file(url)).size or 0
+    if re.fullmatch("https?:[^?%]+", url):  # ROOT reads ranges of it, unlike the copy below
+        prefix, _, name = url.rpartition("/")
+        probe = doors.probe_door(prefix, doors.ProbeTarget(name, size), is_local=False)
+        if probe.problem:
+            raise DatasetError(probe.problem, where=url, hint=probe.remedy)
     title = f"{'Checking' if is_local else 'Copying'} {url.rpartition('/')[2]}"
     with byte_progress(bars, title, size) as advance:
         observation = _require_success(

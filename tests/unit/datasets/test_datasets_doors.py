@@ -88,7 +88,6 @@ LISTINGS = {
         b"/store/a</d:href>", b"/store/a</d:href>" + FORBIDDEN
     )[: -len("</d:multistatus>")]
     + list_as("/store/my%20file").partition(b">")[2],
-    "utf-16": list_as("/store/my%20file").decode().encode("utf-16"),
     "empty-file-first": list_as("/store/", "/store/a", "/store/my%20file").replace(
         b"<d:resourcetype/>", b"<d:resourcetype/><d:getcontentlength>0</d:getcontentlength>", 1
     ),
@@ -223,7 +222,6 @@ def test_start_of_a_large_listing_is_enough(storage: str, monkeypatch: pytest.Mo
     ("listing", "problem"),
     [
         (b"<html><body>Index of /store</body></html>", "its listing is <html>"),
-        (b"<!DOCTYPE html><html/>", "its listing is a web page"),
         (list_as("/").replace(FOLDER.encode(), FORBIDDEN), "403 Forbidden"),
         (list_as("/store/f")[:-9], "its listing is not valid XML"),
         (b'<!DOCTYPE x [<!ENTITY a "aa">]>' + list_as("/&a;"), "its listing has a document type"),

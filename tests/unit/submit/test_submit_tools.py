@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from local_servers import LyingDoor, serve_http
 from local_user import LocalUser
 from plan_factory import make_local_plan, make_manifest, make_settings
 
@@ -106,13 +107,14 @@ def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path)
         (["x.root", "http://host/x.root"], ConfigError, "cannot be read together"),
         (["/no/such/x.root"], DatasetError, "No such file"),
         (["http://127.0.0.1:1/x.root"], DatasetError, "refused"),
+        (["http://127.0.0.1:{port}/total/f"], DatasetError, "Content-Range .* contradicts itself"),
     ],
 )
 def test_unusable_addresses_are_refused(
     addresses: Sequence[str], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=message):
-        open_files(addresses, tmp_path, no_progress)
+    with serve_http(LyingDoor) as port, pytest.raises(error, match=message):
+        open_files([address.format(port=port) for address in addresses], tmp_path, no_progress)
 
 
 def test_newest_cached_release_that_can_read_is_chosen(
