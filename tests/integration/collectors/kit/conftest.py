@@ -91,13 +91,13 @@ def warm_root() -> Iterator[Callable[[providers.SoftwareSetup], WarmRoot]]:
 @pytest.fixture(scope="session", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> providers.SoftwareSetup:
     """Each released ROOT in turn, set up."""
-    return set_up_cached(request.param, KIT)
+    return set_up_cached(request.param, str(KIT))
 
 
 @pytest.fixture(scope="session")
 def all_releases() -> list[providers.SoftwareSetup]:
     """All released ROOTs, the newest last."""
-    return [set_up_cached(version, KIT) for version in RELEASES]
+    return [set_up_cached(version, str(KIT)) for version in RELEASES]
 
 
 @pytest.fixture(scope="session")
