@@ -27,7 +27,7 @@ _UNAUTHENTICATED = re.compile(
 )
 #: Messages of a server that knows the user, but does not permit reading this file.
 _FORBIDDEN = re.compile(
-    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}(?:forbidden|refused)|forbidden \(403\)|error:? 403|status 403(?!\d)|insufficient.?scope",
+    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}(?:forbidden|permission refused)|forbidden \(403\)|error:? 403|status 403(?!\d)|insufficient.?scope",
     re.IGNORECASE,
 )
 #: Messages of a client that does not trust the server.

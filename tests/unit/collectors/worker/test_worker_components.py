@@ -685,7 +685,7 @@ def test_output_explains_an_exit_code(valid: dict[str, str]) -> None:
     "message",
     [
         "cannot open a ([3011] No such file or directory)",
-        "cannot open root://se.example//run403/event4010.root (connection reset)",
+        "cannot open root://se.example//run403/event4010.root (event 403: connection refused)",
         "cannot open https://se.example/unauthorized/401/a.root (connection reset)",
         "size 13010 differs",
     ],
