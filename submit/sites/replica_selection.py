@@ -13,7 +13,7 @@ from treehammer.datasets.rucio.rucio_client import DISK_STORAGE, RucioClient, is
 from treehammer.datasets.rucio.rucio_conversions import AccountQuota, Rse, RseExpressionError
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DatasetError
-from treehammer.submit.sites.replicas import ExpectedReplica
+from treehammer.submit.sites.replicas import LAN, WAN, ExpectedReplica
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import ProgressFactory, split_list
@@ -171,10 +171,16 @@ class _RucioReplicas:
             return ()
         if protocol not in self._by_protocol:
             try:
-                replicas = self._catalogue.replicas(self._manifest.name, protocol)
+                far, near = (
+                    self._catalogue.replicas(self._manifest.name, protocol, domain=domain)
+                    for domain in (WAN, LAN)
+                )
             except DatasetError:  # Rucio does not know the dataset.
-                replicas = ()
-            self._by_protocol[protocol] = replicas
+                far, near = (), ()
+            reachable = {replica.rse for replica in far}
+            # Storage for its own nodes alone has no other URLs.
+            inner = [replica for replica in near if replica.rse not in reachable]
+            self._by_protocol[protocol] = [*far, *inner]
         return self._by_protocol[protocol]
 
     def expected_at_site(self, site: Site, doors: Sequence[str]) -> Iterator[ExpectedReplica]:

@@ -166,15 +166,9 @@ def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest)
 
 
 def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
-    return CliRunner().invoke(cli, [*flags(settings), "datasets", *words], standalone_mode=alone)
-
-
-def flags(settings: config.Settings) -> list[str]:
-    return [
-        f"--cache-dir={settings.cache_dir}",
-        f"--data-dir={settings.data_dir}",
-        f"--sites-file={settings.sites_file}",
-    ]
+    names = ("cache_dir", "data_dir", "sites_file")
+    flags = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in names]
+    return CliRunner().invoke(cli, [*flags, "datasets", *words], standalone_mode=alone)
 
 
 def test_verify_exits_with_1_for_missing_file(
@@ -228,6 +222,26 @@ def placed_manifest() -> Manifest:
     return make_manifest()
 
 
+def make_catalogue(
+    placed_manifest: Manifest, lan: Urls, wan: Urls, other: Manifest | None = None
+) -> Any:
+    """Make a stand-in for Rucio's catalogue."""
+    (file,) = placed_manifest.files
+
+    def list_replicas(name: str, protocol: str, *, domain: str = "wan") -> list[Replica]:
+        return [
+            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
+            for rse, urls in (lan if domain == "lan" else wan).items()
+            for url in urls
+        ]
+
+    return SimpleNamespace(
+        rucio=SimpleNamespace(scope="hctest"),
+        manifest=lambda _: other or placed_manifest,
+        replicas=list_replicas,
+    )
+
+
 def find_files(
     placed_manifest: Manifest,
     wan: Urls,
@@ -238,24 +252,10 @@ def find_files(
     bars: Any = no_progress,
 ) -> RucioPlacement:
     """Find the files at doors; ``states`` maps URLs of bad replicas to state and message."""
-    (file,) = placed_manifest.files
-
-    def list_replicas(name: str, protocol: str, *, domain: str) -> list[Replica]:
-        return [
-            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
-            for rse, urls in ((lan or {}) if domain == "lan" else wan).items()
-            for url in urls
-        ]
-
-    catalogue: Any = SimpleNamespace(
-        rucio=SimpleNamespace(scope="hctest"),
-        manifest=lambda _: other or placed_manifest,
-        replicas=list_replicas,
-    )
     sites = [(Site(name=name, batch="htcondor@p", doors=(door,)), door) for name, door in doors]
     return rucio_placement.find_files(
         placed_manifest,
-        catalogue,
+        make_catalogue(placed_manifest, lan or {}, wan, other),
         [DoorAccess(site, site, door) for site, door in sites],
         lambda p: ReplicaCheck(p, *states.get(p.url, ("good", ""))),
         bars,
@@ -264,6 +264,13 @@ def find_files(
 
 ROOT = Door(name="root", protocol="root", rse="A_DISK")
 A = "root://a//rucio/u/f"
+SITE_A = Site(name="A", batch="htcondor@p", doors=(ROOT,))
+
+
+def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> None:
+    catalogue = make_catalogue(placed_manifest, {"A_DISK": [A]}, {"B_DISK": ["root://b//f"]})
+    (expected,) = list_expected_replicas(placed_manifest, [SITE_A], ["root"], catalogue)
+    assert expected.url == A, "no other URL leads there"
 
 
 def test_first_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
@@ -309,15 +316,13 @@ def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
     other = Door(name="root", protocol="root", rse="B_DISK")
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*placement.files] == [("A", "root", "tiny")]
-    (file,) = placed_manifest.files
-    reason = f"{file.name}: Rucio has no replica at B_DISK for root"
+    reason = "tiny.root: Rucio has no replica at B_DISK for root"
     assert placement.lacking == {("B", "root", "tiny"): reason}
 
 
 def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
-    pinned = Door(
-        name="pinned", protocol="root", prefix="root://r//store/test/xrootd/A/", rse="A_DISK"
-    )
+    prefix = "root://r//store/test/xrootd/A/"
+    pinned = Door(name="pinned", protocol="root", prefix=prefix, rse="A_DISK")
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
@@ -344,10 +349,8 @@ def test_missing_replicas_are_awaited_until_timeout(
 
     monkeypatch.setattr(rucio_placement, "_find_once", check_once)
     monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
-    site = Site(name="A", batch="htcondor@p", doors=(ROOT,))
-    settings: Any = None
     placement = find_placement(
-        [placed_manifest], [DoorAccess(site, site, ROOT)], settings, timeout_s=timeout_s
+        [placed_manifest], [DoorAccess(SITE_A, SITE_A, ROOT)], MagicMock(), timeout_s=timeout_s
     )
     assert len(placement.lacking) == lacking
     assert len(checks) <= max_checks
@@ -357,8 +360,7 @@ def test_missing_replicas_are_awaited_until_timeout(
 def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
     door = Door(name="root", protocol="root", prefix="root://a//d")
     site = Site(name="A", batch="htcondor@p", doors=(door,))
-    settings: Any = None
-    placement = find_placement([placed_manifest], [DoorAccess(site, site, door)], settings)
+    placement = find_placement([placed_manifest], [DoorAccess(site, site, door)], MagicMock())
     assert placement is NO_RUCIO_PLACEMENT
 
 
