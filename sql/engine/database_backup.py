@@ -47,6 +47,7 @@ from treehammer.sql.engine.database_setup import (
     require_current_schema,
 )
 from treehammer.sql.engine.error_hints import CLIENT_HINT
+from treehammer.text_formatting import pluralize
 
 #: First bytes of an archive of pg_dump in its custom format.
 _ARCHIVE_MAGIC = b"PGDMP"
@@ -230,16 +231,17 @@ def _require_replaceable(engine: Engine, *, replace: bool) -> None:
         users = connection.scalars(
             sa.text(
                 "SELECT coalesce(nullif(application_name, ''), 'unnamed') FROM pg_stat_activity "
+                # Only names of sessions, not their types, are shown of other roles.
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() "
-                "AND backend_type = 'client backend'"
+                "AND usename IS NOT NULL"
             )
         ).all()
     if users:
         names = ", ".join(sorted(set(users)))
         raise StoreError(
-            f"{len(users)} other connections use the database ({names})",
+            f"the database is in use by {pluralize(len(users), 'other connection')} ({names})",
             where=where,
-            hint=_STOP_USERS,
+            hint=f"{_STOP_USERS} A pooler keeps its own for a while: give the server's address.",
         )
     if state is not SchemaState.EMPTY and not replace:
         raise ConfigError(

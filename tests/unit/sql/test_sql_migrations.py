@@ -138,7 +138,6 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
             "postgresql-client",
         ),
         (URL, f"{FAILED} fe_sendauth: no password supplied", "wants a password", "passfile="),
-        (URL, "canceling statement due to statement timeout", "by a limit", "statement_timeout"),
         (URL, f"{FAILED} FATAL: no such database: results", "no such database", "[databases]"),
         (URL, f'{FAILED} FATAL: too many connections for role "me"', "no connection", "raised"),
         (URL, f'{FAILED} FATAL: permission denied for database "r"', "lacks a right", "CONNECT"),
@@ -152,9 +151,6 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         (URL, "temporäre Datei zu groß (SQLSTATE 53400)", "by a limit", "temp_file_limit"),
         (URL, "must be owner of table campaign", "or change them", "owns"),
         (ORACLE_URL, "ORA-01017: invalid username/password", "refuses the user's name", ""),
-        (ORACLE_URL, "ORA-01653: unable to extend table HAMMER.MEASUREMENT", "no room left", ""),
-        (ORACLE_URL, "ORA-30006: resource busy; acquire with WAIT", "another process", ""),
-        (ORACLE_URL, "DPY-4011: the database or network closed the connection", "was lost", ""),
     ],
 )
 def test_errors_have_remedies(url: sa.URL, reason: str, message: str, hint: str) -> None:
@@ -226,7 +222,6 @@ def test_listener_errors_have_remedies(answer: bytes, database: str, reason: str
         ("oracle://me:x@127.0.0.1:1/?service_name=y", "does not answer"),
         ("oracle://me:x@no-such-host.invalid/?service_name=y", "does not answer"),
         ("oracle://me@127.0.0.1:1/?service_name=y", "refuses the user's name or password"),
-        ("oracle://127.0.0.1:1/?service_name=y", "refuses the user's name or password"),
     ],
 )
 def test_unreachable_url_is_reported(url: str, reason: str) -> None:

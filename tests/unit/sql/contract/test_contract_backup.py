@@ -14,6 +14,7 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
+from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE
 from small_disk import mounted_small_disk
 from store_helpers import kill_during, opened_plainly
 
@@ -117,14 +118,19 @@ def test_full_disk_is_named_and_keeps_no_part_of_a_backup(url: str, tmp_path: Pa
         assert check_database(f"sqlite:///{database}")["measurement"] == 100
 
 
-def test_database_in_use_is_not_recovered(url: str, tmp_path: Path) -> None:
+def test_database_in_use_stays(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     add_measurements(url, 3, "early")
     backup = tmp_path / "results.backup"
     back_up_database(url, backup)
     with Store.open(url) as store:
         list(store.list_changes())
-        with pytest.raises(StoreError, match="use"):
+        with pytest.raises(StoreError, match=r"uses the database|is in use"):
             recover_database(url, backup, replace=True)
+        if not url.startswith("sqlite"):  # sessions of other users count
+            server, name = request.getfixturevalue("postgresql"), parse_url(url).database
+            server.grant_reading(name)
+            with pytest.raises(StoreError, match="is in use"):
+                recover_database(server.url(name, GUEST_ROLE, GUEST_PASSWORD), backup, replace=True)
 
 
 def test_killed_recovery_leaves_old_or_new_content(url: str, tmp_path: Path) -> None:
