@@ -167,4 +167,4 @@ def test_pages_with_hostile_text_are_readable(service: str, open_tab: Visit, pat
     tab.check_page()
     # A long name moves no numbers out of view.
     names = tab.page.locator("tbody th:not(.long)")
-    assert names.evaluate_all("cells => cells.every(cell => cell.offsetWidth <= 24 * 16)")
+    assert names.evaluate_all("cells => cells.every(cell => cell.offsetWidth <= 0.6 * innerWidth)")
