@@ -82,7 +82,8 @@ def run_setup_command(
 def extract_error_line(output: str) -> str:
     """Extract the line that names the error from a tool's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith("error") and line != _EMPTY_ERROR]
+    starts = ("error", "fatal python error")  # after the latter, Python names a thread
+    errors = [line for line in lines if line.lower().startswith(starts) and line != _EMPTY_ERROR]
     return (errors or lines or ["no output"])[-1]
 
 

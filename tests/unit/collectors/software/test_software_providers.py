@@ -330,6 +330,7 @@ def test_unknown_provider_is_refused(tmp_path: Path) -> None:
         ("WARNING: Retrying (Retry(total=4)) x\nERROR: No matching distribution", "index broke ("),
         ("ERROR: No matching distribution found for ROOT", "ERROR: No matching distribution"),
         ("", "no output"),
+        ("Fatal Python error: x\n\n<no Python frame>", "Fatal Python error: x"),
     ],
 )
 def test_pip_errors_are_described(output: str, reason: str) -> None:
