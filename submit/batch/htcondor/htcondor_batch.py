@@ -112,8 +112,7 @@ class HTCondorBatch(FolderBatch[Submission]):
                 where=str(self.root),
                 hint=f"Correct pools.{self.pool.name}.submit_dir in the sites file.",
             ) from error
-        placeholder = Submission.for_jobs(self.root, campaign_id, "", ())
-        with placeholder.locked():
+        with Submission.for_jobs(self.root, campaign_id, "", ()).locked():
             resolve = partial(self._resolve, holds_lock=True)
             batch_ids = self.find_submitted((job.job_id for job in jobs), resolve, campaign_id)
             size = MAX_SPOOLED_JOBS if self.pool.spool else len(jobs) or 1
@@ -169,9 +168,8 @@ class HTCondorBatch(FolderBatch[Submission]):
                         raise BatchError(
                             f"HTCondor does not accept the jobs ({reason})",
                             where=f"pools.{self.pool.name}",
-                            hint="Nothing of this cluster was submitted. If the schedd requires "
-                            "something, add it to the site's submit and submit again; at a limit, "
-                            "send fewer jobs, or resume later.",
+                            hint="Nothing of this cluster was submitted. Add what the schedd requires "
+                            "to the site's submit and submit again; at a limit, send fewer jobs.",
                         ) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")
@@ -287,13 +285,15 @@ class HTCondorBatch(FolderBatch[Submission]):
         """Check that the schedd that is asked about jobs, or acts on them, is theirs.
 
         Raises:
-            PoolUnreachableError: HTCondor finds another schedd by itself than at the submission.
+            PoolUnreachableError: it is another, and no schedd named in the place of one that is gone.
         """
         owner = submission.schedd
-        name = owner if self.pool.schedd or not owner else self.connection.find_schedd_name()
-        if name != owner:
+        name = owner and (self.pool.schedd or self.connection.find_schedd_name())
+        if name == owner:
+            return
+        if not self.pool.schedd or self.connection.query_collector("Schedd", f'Name == "{owner}"'):
             raise PoolUnreachableError(
-                f"the schedd {owner} has the jobs, and HTCondor finds {name} by itself",
+                f"the schedd {owner} has the jobs, and not {name}",
                 where=f"pools.{self.pool.name}",
                 hint="Name the schedd that has them as `schedd` of the pool in the sites file; "
                 "if it is gone for ever, name another in its place.",
@@ -421,8 +421,8 @@ class HTCondorBatch(FolderBatch[Submission]):
             is_whole = open_ids.issuperset(self.find_open(ids))
             if is_whole:
                 log.submission.cancellation_mark.touch()
-            constraint = log.constraint(() if is_whole else procs)
-            self.connection.act_on_jobs("Remove", constraint, CANCEL_REASON)
+            removed_procs = () if is_whole else procs
+            self.connection.act_on_jobs("Remove", log.constraint(removed_procs), CANCEL_REASON)
         return len(open_ids)
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
@@ -480,8 +480,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         for log, procs in self._read_logs(self.find_kept(earlier)):
             old = log.submission
             ids = {old.job_ids[proc]: log.batch_id(proc) for proc in procs}
-            last = max(earlier[batch_id] for batch_id in ids.values())
-            jobs = old.rebuild_jobs(ids, last, inputs)
+            jobs = old.rebuild_jobs(ids, max(earlier[b] for b in ids.values()), inputs)
             new = Submission.for_group(self.root, old.campaign, jobs)
             with new.locked():
                 queued = self._resolve(new, holds_lock=True) if new.path.exists() else None
@@ -592,12 +591,11 @@ def _open_pool(name: str, settings: Settings, load_pools: LoadPools) -> HTCondor
     """
     pools, where = load_pools(), str(settings.sites_file or "")
     if name not in pools:
-        pool_names = ", ".join(pools) or "none"
         raise UnknownBatchSystemError(
             f"unknown pool {name!r}" if where else f"no sites file defines pool {name!r}",
             where=where,
-            hint=f"{suggest_word(name, pools)}Known pools: {pool_names}. Its jobs are left unchanged; "
-            f"name a sites file with [pools.{name}]: --sites-file FILE.",
+            hint=f"{suggest_word(name, pools)}Known pools: {', '.join(pools) or 'none'}. "
+            f"Its jobs are left unchanged; name a sites file with [pools.{name}]: --sites-file FILE.",
         )
     pool = pools[name]
     is_usable_by_key = {

@@ -296,17 +296,25 @@ class PoolConnection:
             raise self.unreachable_error(denial)
         return str(location.get("Name", "")), user
 
+    def query_collector(self, kind: str, constraint: str) -> Sequence[Any]:
+        """Query the ads of the pool's daemons of a kind.
+
+        Raises:
+            PoolUnreachableError: the collector did not answer, or denied access.
+        """
+        return self.call(
+            lambda htcondor: htcondor.Collector(self.pool.collector or None).query(
+                getattr(htcondor.AdType, kind), constraint
+            )
+        )
+
     def query_slots(self) -> Sequence[Any]:
         """Query all slots except dynamic ones; each requires what its pool does, but no room.
 
         Raises:
             PoolUnreachableError: the collector did not answer, or denied access.
         """
-        slots: Sequence[Any] = self.call(
-            lambda htcondor: htcondor.Collector(self.pool.collector or None).query(
-                htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
-            )
-        )
+        slots = self.query_collector("Startd", 'SlotType =!= "Dynamic"')
         for slot in slots:
             slot["Requirements"] = slot.lookup("Start")
         return slots

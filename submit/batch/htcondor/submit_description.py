@@ -28,6 +28,7 @@ from treehammer.submit.batch.job_folders import (
     copy_input,
     create_folder_atomically,
     link_equal_files,
+    link_input,
     pack_inputs,
     unpack_output,
 )
@@ -63,9 +64,7 @@ EVENT_LOG_NAME = "events.log"
 #: Prefix of the folder of one start.
 ATTEMPT_PREFIX = "attempt-"
 #: ClassAd attributes of Treehammer's jobs.
-CAMPAIGN_ATTRIBUTE = "TreehammerCampaign"
 SUBMISSION_ATTRIBUTE = "TreehammerSubmission"
-JOB_ATTRIBUTE = "TreehammerJob"
 ATTEMPT_ATTRIBUTE = "TreehammerAttempt"
 #: Time of an event in seconds since 1970 UTC.  HTCondor's own is local to its writer, without a zone.
 TIME_ATTRIBUTE = "TreehammerTime"
@@ -86,7 +85,6 @@ _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_m
 #: Line of a requeued job's template.
 PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$\n?", re.MULTILINE)
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_LOCKS = ".locks"
 #: Folder of the archive and the start script of jobs that receive plain files only.
 _PACKED = "packed"
 
@@ -124,7 +122,7 @@ class Submission(SubmissionFolder):
     @property
     def lock_file(self) -> Path:
         """File locked by the submitter of the campaign."""
-        return self.root / _LOCKS / self.campaign
+        return self.root / ".locks" / self.campaign
 
     def locked(self) -> AbstractContextManager[object]:
         """Lock the campaign, so that no other process stages or submits for it."""
@@ -229,9 +227,9 @@ class Submission(SubmissionFolder):
                 f"transfer_input_files = {','.join((*inputs, *own_inputs))}",
                 f"transfer_output_files = {outputs}",
                 *variables,
-                f'My.{CAMPAIGN_ATTRIBUTE} = "{self.campaign}"',
+                f'My.TreehammerCampaign = "{self.campaign}"',
                 f'My.{SUBMISSION_ATTRIBUTE} = "{self.name}"',
-                f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
+                'My.TreehammerJob = "$(job_id)"',
                 "",
             ]
         )
@@ -335,11 +333,7 @@ def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> No
         job_folder = f"{folder}/jobs/{job.job_id}"
         os.makedirs(f"{job_folder}/{OUTPUT_FOLDER}")  # noqa: PTH103
         for name in own_inputs:
-            target = f"{job_folder}/{name}"
-            try:
-                os.link(job.inputs[name], target, follow_symlinks=False)
-            except OSError:  # another disk, or a folder
-                copy_input(job.inputs[name], Path(target))
+            link_input(job.inputs[name], Path(f"{job_folder}/{name}"))
 
 
 def _change_owner(folder: Path, like: Path) -> None:

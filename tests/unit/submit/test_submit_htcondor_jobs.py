@@ -273,6 +273,7 @@ class Schedd:
         self.answers = True
         self.now_us = QUEUED_S * 1_000_000
         self.name = "first@host"
+        self.known_names = [self.name]
         self.folder = folder
         self.submission = Submission.for_jobs(folder, "c", "", ["a", "b"])
         self.submission.path.mkdir(parents=True)
@@ -290,6 +291,7 @@ class Schedd:
         replace = self._monkeypatch.setattr
         connection = self.batch.connection
         replace(connection, "find_schedd_name", lambda: self.name)
+        replace(connection, "query_collector", lambda *_: self.known_names)
         replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
         replace(connection, "query_history", lambda *_, **__: self._answer(self.history))
         replace(connection, "act_on_jobs", lambda *words: self.acts.append(words[:2]))
@@ -465,19 +467,19 @@ def test_another_default_schedd_is_not_taken_for_that_of_the_jobs(schedd: Schedd
             getattr(schedd.batch, name)(schedd.ids, *arguments)
     assert not schedd.acts
     schedd.batch.pool = HTCondorPool(name="p", schedd="second@host")
-    assert schedd.states() == ["unknown", "unknown"], "the pool names it"
+    assert schedd.states() == ["running", "held"], "the first one has them still"
+    schedd.known_names.clear()
+    assert schedd.states() == ["unknown", "unknown"], "the pool names another in its place"
 
 
 def test_cluster_of_a_killed_submitter_is_in_its_log_or_at_its_schedd_alone(schedd: Schedd) -> None:
     schedd.submission.record_cluster(0, schedd.name)
-    schedd.write(FIRST)
-    schedd.answers = False
-    assert schedd.batch.find("ab") == dict(zip("ab", schedd.ids, strict=True))
-    schedd.submission.record_cluster(0, schedd.name)
-    schedd.log.unlink()
-    schedd.name, schedd.answers = "second@host", True
+    schedd.name = "second@host"
     with pytest.raises(PoolUnreachableError, match=r"first@host .* second@host"):
         schedd.batch.find("ab")
+    schedd.write(FIRST)
+    assert schedd.batch.find("ab") == dict(zip("ab", schedd.ids, strict=True))
+    assert schedd.asked == 0
 
 
 def test_limit_that_refuses_jobs_is_named_and_their_schedd_known_before(

@@ -24,7 +24,6 @@ from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import BatchSystem
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 from treehammer.submit.sites.site_software import resolve_site_software
 from treehammer.submit.tools import node_probes
@@ -54,10 +53,6 @@ def chosen(settings: Settings, *names: str) -> list[str]:
     return [site.name for site in select_sites(names, settings)]
 
 
-def open_batch(settings: Settings, name: str) -> BatchSystem:
-    return open_batch_system(name, settings)
-
-
 def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: Path) -> None:
     assert list(load_sites(settings)) == ["local", "NEAR", "FAR"]
     assert list(load_sites(make_settings(tmp_path))) == ["local"]
@@ -74,23 +69,27 @@ def test_sites_are_selected_by_name_label_and_all(settings: Settings, tmp_path: 
     ("find", "name", "words"),
     [
         (
-            chosen,
-            "NAER",
+            select_sites,
+            ["NAER"],
             ("unknown site 'NAER'", "Did you mean 'NEAR'?", "Known: local, NEAR, FAR"),
         ),
-        (chosen, "label:nearby", ("unknown label 'nearby'", "Did you mean 'label:near'?")),
-        (chosen, "eu", ("unknown site 'eu'", "label:eu")),
-        (chosen, "al", ("Did you mean 'all'?",)),
-        (open_batch, "htcondor@grit", ("unknown pool 'grit'", "'grid'?", "left unchanged")),
-        (open_batch, "htcondor@grid", ("pools.grid.config", "condor_config")),
-        (open_batch, "pbs", ("unknown batch system 'pbs'", "Known: local, htcondor@POOL, slurm, ")),
+        (select_sites, ["label:nearby"], ("unknown label 'nearby'", "Did you mean 'label:near'?")),
+        (select_sites, ["eu"], ("unknown site 'eu'", "label:eu")),
+        (select_sites, ["al"], ("Did you mean 'all'?",)),
+        (open_batch_system, "htcondor@grit", ("unknown pool 'grit'", "'grid'?", "left unchanged")),
+        (open_batch_system, "htcondor@grid", ("pools.grid.config", "condor_config")),
+        (
+            open_batch_system,
+            "pbs",
+            ("unknown batch system 'pbs'", "Known: local, htcondor@POOL, slurm, "),
+        ),
     ],
 )
 def test_unknown_name_is_refused_with_known_ones(
-    settings: Settings, find: Callable[..., object], name: str, words: tuple[str, ...]
+    settings: Settings, find: Callable[..., object], name: object, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        find(settings, name)
+        find(name, settings)
     assert caught.value.exit_code == ExitCode.USAGE
     for word in words:
         assert word in str(caught.value)
