@@ -31,7 +31,7 @@ from treehammer.tracer.kit.treehammer_tracer.file_reads import (
 )
 from treehammer.tracer.kit.treehammer_tracer.process_tree import Command, CommandRun, run_command
 from treehammer.tracer.tool_logs import read_darshan_log
-from treehammer.tracer.trace_summary import describe_run, list_files
+from treehammer.tracer.trace_summary import describe_run
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 
@@ -51,9 +51,10 @@ os.close(descriptor)
 os.preadv(copy, [bytearray(10), bytearray(20)], 7000)
 os.close(copy)
 """
-#: Streams of the C library, a child that is forked, and a connection.
+#: Streams of the C library, a forked child with the name of its parent's recording, and a connection.
 STREAMS = """
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -67,7 +68,10 @@ int main(int count, char **words)
    if (fread(buffer, 1, 5000, stream) != 5000)
       return 1;
    fclose(stream);
-   if (fork() == 0) {
+   char *recording = getenv("XRD_RECORDERPATH");
+   int is_child = fork() == 0;
+   close(open(recording, O_CREAT | O_RDONLY, 0600));
+   if (is_child) {
       stream = fopen(words[1], "r");
       int first = fgetc(stream);
       exit(first == EOF);
@@ -173,9 +177,9 @@ def test_streams_children_and_connections_are_counted(tmp_path: Path, data: Path
     with serve_tcp(lambda connection: connection.sendall(bytes(20_000))) as port:
         by_path = record(tmp_path, program, str(data), str(port))
     # Two blocks of the first stream, which a buffer of a page needs for 5000 bytes, and one of the child.
-    reads = sorted(by_path[str(data)].list_reads())
-    assert reads == [(0, 4096), (0, 4096), (4096, 4096)]
+    assert sorted(by_path[str(data)].list_reads()) == [(0, 4096), (0, 4096), (4096, 4096)]
     assert by_path[str(data)].opens == 2
+    assert len([*(tmp_path / "notes").glob("*.csv")]) == 2
     connection = by_path[f"tcp://127.0.0.1:{port}"]
     assert (connection.is_connection, connection.bytes, connection.touched) == (True, 20_000, None)
 
@@ -424,7 +428,6 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     ("url", "enable", "is_recorded"),
     [
         ("http://*;https://*", "true", True),
-        ("*", "false", True),
         ("*", "true", False),
         ("s3://*;root://*", "true", False),
     ],
@@ -438,7 +441,6 @@ def test_other_plugins_of_the_xrootd_client_stay(
     (folder / "x.conf").write_text(f"url = {url}\nlib = x.so\nenable = {enable}\n")
     variables = recorder.preload_variables("", str(tmp_path), {})
     assert ("XRD_PLUGINCONFDIR" in variables, "XRD_PLUGIN" in variables) == (is_recorded, False)
-    assert len(recorder.preload_variables("", "", {"XRD_PLUGINCONFDIR": str(folder)})) == 2
 
 
 LOGS = Path(__file__).with_name("logs")
@@ -485,7 +487,6 @@ def test_log_of_darshan_has_the_reads_of_each_file(
     assert "Darshan records no CPU" in values["file_reads_missing"]
     text = " ".join(describe_run({**values, "threads_mean": None}, trace))
     assert all(sentence in text for sentence in sentences)
-    assert list_files(trace)[0]["calls"] == 31
 
 
 def test_other_file_is_no_log_of_darshan(tmp_path: Path) -> None:

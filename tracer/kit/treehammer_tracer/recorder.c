@@ -57,7 +57,7 @@ struct File {
 };
 
 struct Event {
-   uint32_t file, thread;
+   uint32_t file, unused;
    uint64_t start, nanoseconds;
    int64_t offset;
    uint64_t length;
@@ -66,7 +66,7 @@ struct Event {
 static struct Header *header;
 static struct File *files;
 static struct Event *events;
-static char log_path[4096 - 8], folder[4096 - 64];
+static char log_path[4096 - 8], folder[4096 - 64], recording[4096];
 static _Atomic uint32_t file_room, event_room;
 static struct rlimit file_limit; /* ulimit -f: a log that grows beyond it ends the program */
 static int is_ready, is_broken, are_streams_seen, names_recordings;
@@ -76,7 +76,6 @@ static uint32_t slots[2 * MAX_FILES], forks = 1, libraries_before;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 /* A handler of a signal may interrupt a note: its own reads are not noted. */
 static __thread int is_busy __attribute__((tls_model("initial-exec")));
-static __thread uint32_t thread_id __attribute__((tls_model("initial-exec")));
 /* Blocks that ROOT wants of the reads within a call of TFile::ReadBuffers, which also fill gaps. */
 static __thread struct Wanted {
    const long long *positions;
@@ -176,10 +175,15 @@ static int open_log(void)
 static void name_recording(void)
 {
    REAL(int, setenv, (const char *, const char *, int));
-   char path[4096];
-   if (names_recordings &&
-       snprintf(path, sizeof path, "%s/%d-%llu.csv", folder, getpid(), (unsigned long long)now()) < (int)sizeof path)
-      real("XRD_RECORDERPATH", path, 1);
+   snprintf(recording, sizeof recording, "%s/%d-%llu.csv", folder, getpid(), (unsigned long long)now());
+   if (names_recordings)
+      real("XRD_RECORDERPATH", recording, 1);
+}
+
+/* A client that was loaded before a fork has its parent's name. */
+static const char *find_path(const char *path)
+{
+   return names_recordings && path && !strncmp(path, folder, strlen(folder)) && strstr(path, ".csv") ? recording : path;
 }
 
 static int count_libraries(struct dl_phdr_info *info, size_t size, void *count)
@@ -200,7 +204,7 @@ static void note_libraries(void)
 static void forget_parent(void)
 {
    header = NULL;
-   is_broken = is_busy = thread_id = 0;
+   is_broken = is_busy = 0;
    forks++;
    dl_iterate_phdr(count_libraries, &libraries_before);
    memset(slots, 0, sizeof slots);
@@ -311,9 +315,6 @@ static void note_use(int fd, int is_opened, size_t mapped)
 
 static void add_event(struct Event event)
 {
-   if (!thread_id)
-      thread_id = syscall(SYS_gettid);
-   event.thread = thread_id;
    uint64_t place = atomic_fetch_add_explicit(&header->events, 1, memory_order_relaxed);
    if (place >= event_room) {
       pthread_mutex_lock(&table_lock);
@@ -339,18 +340,16 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
    uint32_t number = find_file(fd);
    if (number != IGNORED) {
       struct File *file = &files[number];
-      uint64_t before = atomic_fetch_add_explicit(&file->bytes, length, memory_order_relaxed);
+      atomic_fetch_add_explicit(&file->bytes, length, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->calls, 1, memory_order_relaxed);
       atomic_fetch_add_explicit(&file->nanoseconds, end - start, memory_order_relaxed);
       if (offset <= UNCOUNTED)
          header->uncounted += length;
-      if (file->kind != REGULAR)
-         offset = before;
-      else if (offset < 0)
+      if (file->kind == REGULAR && offset < 0)
          offset = offset < UNCOUNTED ? UNCOUNTED_AT(offset) : lseek(fd, 0, SEEK_CUR) - length;
-      if (file->kind != STREAM)
+      if (file->kind == REGULAR)
          add_event((struct Event){number, 0, start, end - start, offset, length});
-      for (int i = 0; i < wanted.count; i++) {
+      for (int i = 0; file->kind == REGULAR && i < wanted.count; i++) {
          int64_t place = wanted.positions[i];
          if (place >= offset && place + wanted.lengths[i] <= offset + length)
             add_event((struct Event){number, 0, start, WANTED, place, wanted.lengths[i]});
@@ -365,6 +364,7 @@ static void note_read(int fd, int64_t offset, ssize_t length, uint64_t start)
    {                                                                                                        \
       REAL(int, name, parameters);                                                                          \
       mode_t mode = 0;                                                                                      \
+      path = find_path(path);                                                                               \
       if (flags & (O_CREAT | __O_TMPFILE)) {                                                                \
          va_list rest;                                                                                      \
          va_start(rest, flags);                                                                             \

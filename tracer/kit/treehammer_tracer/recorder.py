@@ -116,10 +116,10 @@ _WANTED = 2**64 - 1
 
 
 class Read(NamedTuple):
-    """One read by a thread: number of the file, start by the monotonic clock, and what it returned."""
+    """One read: number of the file, start by the monotonic clock, and what it returned."""
 
     file: int
-    thread: int
+    unused: int
     start_ns: int
     duration_ns: int
     offset: int
