@@ -130,7 +130,7 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
                 return array
             if not error.hint:
                 folder.remove()
-            hint = error.hint or "Not submitted: correct the site's submit, or send fewer jobs."
+            hint = error.hint or "Correct the site's submit and submit again, or send fewer jobs."
             raise BatchError(error.message, where=error.where, hint=hint) from error
 
     def _find_array(self, folder: ArrayFolder) -> int | None:
