@@ -166,8 +166,9 @@ _POSTGRESQL_HINTS = (
     ),
     (
         "other objects depend on it",
-        "the backup is of an earlier version, which lacks tables of this database",
-        "Recover it into an empty database, and upgrade that: CREATE DATABASE NAME OWNER USER.",
+        "views, or tables of a later version than the backup's, depend on what is to be replaced",
+        "Drop such views, and make them again afterwards; recover a backup from before an upgrade into "
+        "an empty database, and upgrade that: CREATE DATABASE NAME OWNER USER.",
     ),
     (
         "input file|end of file|uncompress|unexpected block id",  # of pg_restore

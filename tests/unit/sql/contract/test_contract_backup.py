@@ -71,7 +71,7 @@ def test_recovery_replaces_everything(url: str, tmp_path: Path) -> None:
         options = ["--format=custom", "--exclude-table=quality_flag", f"--file={older}"]
         hosts = url.replace("?host=", "?host=/nowhere:5432&host=") + ":5432"
         database_backup._run_tool(parse_url(hosts), ["pg_dump", *options])
-        with pytest.raises(StoreError, match=r"of an earlier version(.|\n)*an empty database"):
+        with pytest.raises(StoreError, match=r"a later version(.|\n)*an empty database"):
             recover_database(url, older, replace=True)
         older.write_bytes(backup.read_bytes()[:-4000])
         with pytest.raises(StoreError, match=r"incomplete or damaged(.|\n)*Give another one"):
