@@ -18,7 +18,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.cli import open_store
 from treehammer.submit.cli.comparison_commands import (
-    print_local_verdict,
+    measure_until_decided,
     sequential_options,
 )
 from treehammer.tables import TableColumn
@@ -31,7 +31,6 @@ from treehammer.terminal import (
     on_interrupt,
     output_form,
     print_early,
-    print_output,
     print_remarks,
     prints_rows,
     progress_bar,
@@ -259,30 +258,19 @@ def _compare(
     verbose: bool,
 ) -> ExitCode:
     """Compare two sides until it is decided; print the verdict and what each side did."""
-    from treehammer.analysis.cli.comparison_output import flatten_results
-    from treehammer.analysis.comparison.comparison_result import rate_results
-    from treehammer.submit.batch.local_batch import LocalBatch
-    from treehammer.submit.cli.campaign_output import make_display, rate_progress
-    from treehammer.submit.tools.local_comparison import run_until_decided
     from treehammer.tracer.command_test import SIDES
     from treehammer.tracer.kit.treehammer_tracer.command_payload import COMMAND_AXIS
 
-    owner = LocalBatch(settings.spool_dir).owned(plan.campaign_id)
-    with on_interrupt(f"campaign {plan.campaign_id} is cancelled"), owner:
-        verdict = run_until_decided(plan, sequential, settings, make_display(to_stderr=True))
-    if output_form() != TABLE:
-        print_output(CommandOutput(flatten_results(verdict.results), ()))
     names = {
         side: f"{side} ({shorten(command, _NAME_LENGTH, placeholder=' …')})"
         for side, command in zip(SIDES, request.commands, strict=False)
         if request.compared_axis == COMMAND_AXIS
     }
-    print_local_verdict(verdict, sequential, settings, names, verbose=verbose)
+    code = measure_until_decided(plan, sequential, settings, names, verbose=verbose)
     with open_store(settings) as store:
-        rows = _load_rows(store, verdict.campaign.id)
+        rows = _load_rows(store, plan.campaign_id)
     print_early(*describe_sides(rows, request.compared_axis))
-    failed = rate_progress(verdict.progress)
-    return ExitCode(failed or rate_results(verdict.results, sequential.delta))
+    return code
 
 
 def describe_sides(rows: Sequence[Row], axis: str) -> Sequence[Block]:

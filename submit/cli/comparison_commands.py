@@ -132,7 +132,9 @@ def try_command(
         )
         if not _try_sides(compared):
             return ExitCode.REGRESSION
-    code = _measure_times(compared, sequential, settings, verbose=verbose)
+    code = measure_until_decided(
+        compared.plan, sequential, settings, compared.names, verbose=verbose
+    )
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
             _count_instructions(compared, valgrind, settings)
@@ -162,24 +164,28 @@ def _try_sides(compared: TreeComparison) -> bool:
     return not trials.failures
 
 
-def _measure_times(
-    compared: TreeComparison, sequential: SequentialPlan, settings: Settings, *, verbose: bool
+def measure_until_decided(
+    plan: Plan,
+    sequential: SequentialPlan,
+    settings: Settings,
+    names: Mapping[str, str],
+    *,
+    verbose: bool,
 ) -> ExitCode:
-    """Run launches until the comparison is decided, print the verdicts and return the exit code."""
+    """Run launches until a comparison is decided, print the verdicts and return the exit code."""
     from treehammer.analysis.cli.comparison_output import flatten_results
     from treehammer.analysis.comparison.comparison_result import rate_results
     from treehammer.submit.batch.local_batch import LocalBatch
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
 
-    plan = compared.plan
     owner = LocalBatch(settings.spool_dir).owned(plan.campaign_id)
     with on_interrupt(f"campaign {plan.campaign_id} is cancelled"), owner:
         display = campaign_output.make_display(to_stderr=True)
         verdict = run_until_decided(plan, sequential, settings, display)
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
-    print_local_verdict(verdict, sequential, settings, compared.names, verbose=verbose)
+    print_local_verdict(verdict, sequential, settings, names, verbose=verbose)
     failed = campaign_output.rate_progress(verdict.progress)
     return failed or rate_results(verdict.results, sequential.delta)
 
