@@ -69,11 +69,7 @@ def prepare_page_cache(files: Sequence[InputFile], request: str) -> PageCacheSta
 def evict_between_turns(paths: Sequence[str]) -> None:
     """Drop files that were evicted before and are only read since: nothing is left to write."""
     for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+        _evict_file(path, syncs=False)
 
 
 def _classify_eviction(fraction: Optional[float], proved: bool) -> PageCacheState:
@@ -89,10 +85,11 @@ def _classify_eviction(fraction: Optional[float], proved: bool) -> PageCacheStat
     return PageCacheState("evicted", method, fraction)
 
 
-def _evict_file(path: str) -> None:
+def _evict_file(path: str, *, syncs: bool = True) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(fd)  # dirty pages cannot be dropped
+        if syncs:
+            os.fsync(fd)  # dirty pages cannot be dropped
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
