@@ -104,16 +104,8 @@ class SpoolHarness:
         return [statuses[batch_id].state for batch_id in batch_ids]
 
     def runner_pids(self) -> list[int]:
-        pids = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    command = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if str(self.spool).encode() in command:
-                    pids.append(int(entry.name))
-        return pids
+        processes = psutil.process_iter(["cmdline"])
+        return [item.pid for item in processes if str(self.spool) in (item.info["cmdline"] or ())]
 
     def kill_runner(self) -> None:
         for pid in self.runner_pids():

@@ -7,12 +7,13 @@ import shlex
 import sqlite3
 import subprocess
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from captured_runs import run_captured
 from certificate_authority import find_free_port
@@ -182,14 +183,10 @@ def test_last_printed_commands_open_results_page(demo_run: DemoRun) -> None:
     assert good > 0
 
 
-def list_users(folder: Path) -> list[Path]:
+def list_users(folder: Path) -> list[psutil.Process]:
     """List the processes that work in a folder."""
-    users = []
-    for path in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):
-            if path.readlink().is_relative_to(folder):
-                users.append(path)
-    return users
+    processes = psutil.process_iter(["cwd"])
+    return [item for item in processes if Path(item.info["cwd"] or "/").is_relative_to(folder)]
 
 
 def test_demo_leaves_no_files_behind(demo_run: DemoRun) -> None:

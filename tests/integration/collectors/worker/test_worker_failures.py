@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from polling import wait_until
 from spool_harness import is_alive
@@ -142,15 +143,8 @@ def test_memory_limit(bench: Any) -> None:
 
 
 def alive_with(marker: str) -> list[int]:
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if marker.encode() in (entry / "environ").read_bytes():
-                    pids.append(int(entry.name))
-            except OSError:
-                continue
-    return pids
+    processes = psutil.process_iter(["environ"])
+    return [item.pid for item in processes if marker in str(item.info["environ"])]
 
 
 @pytest.fixture
