@@ -127,8 +127,7 @@ class SecureStorage(Component):
 
     def _write_proxies(self) -> None:
         """Write proxies of the user: of a member of the VO, with its role, and without a VO."""
-        folder = user_proxy(self.box, "").parent
-        folder.mkdir(mode=0o700)
+        user_proxy(self.box, "").parent.mkdir(mode=0o700)
         self.vo.write_proxy(user_proxy(self.box, MEMBER), [f"/{VO_NAME}"])
         roles = [f"/{VO_NAME}/Role={WRITER_ROLE}", f"/{VO_NAME}"]
         self.vo.write_proxy(user_proxy(self.box, WRITER), roles)

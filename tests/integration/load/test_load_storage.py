@@ -211,8 +211,7 @@ def test_streams_write_and_read_back(
 
 
 def test_stopped_load_removes_its_files(start: Any, storage: XrootdStorage) -> None:
-    door = "http"
-    area = find_area(storage, door)
+    area = find_area(storage, "http")
     running = start("stream", "", 300, writable=area, clients=4, files=1_000, size_mb=1.0)
     wait_until(lambda: len(list_area(storage)) > 20, "nothing is written")
     running.process.terminate()

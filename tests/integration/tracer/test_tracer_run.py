@@ -130,8 +130,7 @@ def test_commands_are_compared_until_decided(settings: Settings, tmp_path: Path)
     assert "CPU time per run than A" in compared.stdout
     assert "ms/run" in compared.stdout
     assert f"Runs A: {sides[0]}; B: {sides[1]}." in compared.stderr
-    summary = call_command("summary", settings).stdout
-    assert "(ms/run)" in summary
+    assert "(ms/run)" in call_command("summary", settings).stdout
     words = ("--name", "twice", "--", *sides[0].split())
     for _ in range(2):
         kept = call_command("run", settings, *words).stdout.partition("Kept: ")[2]

@@ -129,8 +129,7 @@ def test_fractions_are_of_the_common_branches(read: Read) -> None:
     assert done.failure is None, done.log
     names = ("branches_total", "branches_selected", "events_read", "loop_unzipped_bytes")
     assert [done.values[name] for name in names] == [1, 1, 200, 800]
-    failure = read("int.root", "fewer.root").failure
-    assert "fewer.root has no branch 'v'" in failure["message"]
+    assert "fewer.root has no branch 'v'" in read("int.root", "fewer.root").failure["message"]
 
 
 @pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
