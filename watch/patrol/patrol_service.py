@@ -516,29 +516,26 @@ def describe_entry(entry: PatrolEntry, line: int, now_us: int, note: str) -> Pat
     )
 
 
-class LeaseKeeper:
-    """Thread that renews the lease while a round plans for a long time."""
+@contextmanager
+def renewed_lease(lease: PatrolLease) -> Iterator[None]:
+    """Renew the lease in a thread while a round plans for a long time."""
+    stop = threading.Event()
 
-    def __init__(self, lease: PatrolLease) -> None:
-        self._lease = lease
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="patrol lease", daemon=True)
-
-    def __enter__(self) -> LeaseKeeper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _renew(self) -> None:
-        while not self._stop.wait(self._lease.duration_s / 3):
-            if self._lease.epoch:
+    def renew() -> None:
+        while not stop.wait(lease.duration_s / 3):
+            if lease.epoch:
                 try:
-                    self._lease.acquire()
+                    lease.acquire()
                 except StoreError as error:
                     _LOG.warning("the lease was not renewed: %s", error)
+
+    thread = threading.Thread(target=renew, name="patrol lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 @contextmanager
@@ -566,7 +563,7 @@ def open_patrol(
         Store.open(settings.database) as store,
     ):
         lease = PatrolLease(store, holder, clock=clock)
-        with LeaseKeeper(lease):
+        with renewed_lease(lease):
             yield Patrol(settings, file, store, lease)
         lease.release()
 
