@@ -347,7 +347,7 @@ def name_file(address: str) -> str:
 
 def _normalize(address: str) -> str:
     """Return an address without its fragment, and the one that stands for it."""
-    address = address.partition("#")[0]
+    address = address.partition("#")[0].removesuffix("?")  # Python 3.14 keeps an empty query
     return _ALIASES.get(address, address)
 
 

@@ -281,6 +281,7 @@ def test_files_have_the_names_of_addresses() -> None:
     assert name_file("/compare?page=2") == "compare-2.html"
     assert name_file("/releases/6.40.00") == "releases/6.40.00.html"
     assert name_file("/changes/a%2F..%2Fb") == "changes/a_2f.._2fb.html"
+    assert site_writer._normalize("/compare?#top") == "/compare"
 
 
 def test_trend_begins_at_the_base_and_draws_the_largest_changes() -> None:
