@@ -37,6 +37,7 @@ from treehammer.sql.engine.database_engine import (
     make_engine,
     parse_url,
     read_transaction,
+    require_usable_server,
 )
 from treehammer.sql.engine.database_setup import (
     SchemaState,
@@ -106,6 +107,7 @@ def recover_database(url: str, file: Path, *, replace: bool = False) -> Path | N
     if target:
         return _recover_sqlite(parsed, target, file)
     with disposing(make_engine(parsed)) as engine:
+        require_usable_server(engine)
         _require_replaceable(engine, replace=replace)
     script = _iter_script(parsed, file, ["--clean", "--if-exists"] if replace else [])
     psql = ["psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1"]

@@ -202,7 +202,6 @@ def refusal(code: int) -> bytes:
         (refusal(12514), "?service_name=nowhere", r"no service of this server(.|\n)*lsnrctl"),
         (refusal(12516), "?service_name=full", "no connection left"),
         (b"", "?service_name=gone", "does not answer"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "?service_name=web", "does not answer"),
     ],
 )
 def test_listener_errors_have_remedies(answer: bytes, database: str, reason: str) -> None:
