@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -290,9 +290,13 @@ def _run_tool(url: URL, command: Sequence[str], script: Iterable[bytes] = ()) ->
         ) as tool,
     ):
         assert tool.stdin is not None
-        # A broken pipe means that the program has ended and reported the reason.
-        with suppress(BrokenPipeError), tool.stdin as stdin:
-            stdin.writelines(script)
+        try:
+            with tool.stdin as stdin:
+                stdin.writelines(script)
+        except BrokenPipeError as error:
+            # The program has ended and reported the reason, unless Ctrl-C ended both.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
         return _require_success(url, command, tool.wait(), output)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from sqlalchemy.engine import Engine
 from store_helpers import limit_file_sizes
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core.measurement_columns import ALL_COLUMNS, DIMENSIONS, PACKED_COLUMNS
-from treehammer.sql.engine import error_hints
+from treehammer.sql.engine import database_backup, error_hints
 from treehammer.sql.engine.backend import SQLiteBackend, build_store_error, display_url
 from treehammer.sql.engine.database_engine import (
     alter_transaction,
@@ -106,11 +107,6 @@ def test_newer_database_is_refused(url: str, engine: sa.Engine) -> None:
             act(url)
 
 
-def test_upgrade_requires_database(url: str) -> None:
-    with pytest.raises(NothingToDoError):
-        upgrade_database(url)
-
-
 URL = parse_url(
     "postgresql://me@db.example.org:5433/results?sslmode=verify-full&sslrootcert=/etc/ca.pem"
     "&passfile=/home/me/passwords&options=-csearch_path%3Dhammer"
@@ -150,7 +146,6 @@ ORACLE_URL = parse_url("oracle://me:x@host/?service_name=y")
         (URL, "canceling statement due to conflict with recovery", "standby", "_standby_"),
         (URL, "temporäre Datei zu groß (SQLSTATE 53400)", "by a limit", "temp_file_limit"),
         (URL, "must be owner of table campaign", "or change them", "owns"),
-        (ORACLE_URL, "ORA-01017: invalid username/password", "refuses the user's name", ""),
     ],
 )
 def test_errors_have_remedies(url: sa.URL, reason: str, message: str, hint: str) -> None:
@@ -200,7 +195,6 @@ def refusal(code: int) -> bytes:
     ("answer", "database", "reason"),
     [
         (refusal(12514), "?service_name=nowhere", r"no service of this server(.|\n)*lsnrctl"),
-        (refusal(12516), "?service_name=full", "no connection left"),
         (b"", "?service_name=gone", "does not answer"),
     ],
 )
@@ -290,6 +284,16 @@ def interrupt_statement(engine: Engine) -> None:
 def test_interrupt_passes_through_failing_cleanup() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupt_statement(make_engine(parse_url("sqlite://")))
+
+
+def test_interrupt_passes_through_an_interrupted_program() -> None:
+    def interrupt_script() -> Iterator[bytes]:
+        time.sleep(0.3)  # until the program has ended
+        yield b"BEGIN;"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        database_backup._run_tool(URL, ["true"], interrupt_script())
 
 
 def test_error_after_interrupt_is_reported() -> None:

@@ -27,7 +27,7 @@ from repository_code import invoke_command
 from store_helpers import limit_file_sizes, read_rows
 
 from treehammer import config
-from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
+from treehammer.errors import ConfigError, ExitCode, StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.measurement_columns import (
     DIMENSIONS,
@@ -52,13 +52,6 @@ def test_database_is_created_with_its_folder(tmp_path: Path) -> None:
         store.add([make_measurement()])
     with Store.open(url, create=False) as store:
         assert len(read_rows(store)) == 1
-
-
-def test_reading_creates_no_database(tmp_path: Path) -> None:
-    file = tmp_path / "results.db"
-    with pytest.raises(NothingToDoError, match=r"results\.db"):
-        Store.open(f"sqlite:///{file}", create=False)
-    assert not file.exists()
 
 
 @pytest.mark.parametrize("url", ["", "results.db", "nosuch://h/d", "sqlite:///file:r.db?uri=true"])

@@ -100,7 +100,10 @@ def test_prune_command(settings: config.Settings, store: Store) -> None:
 
 def test_commands_raise_typed_errors(settings: config.Settings) -> None:
     assert isinstance(invoke_command("export", settings, "results.csv").exception, NothingToDoError)
-    assert isinstance(invoke_command("db", settings, "check").exception, NothingToDoError)
+    for command in ("check", "upgrade"):
+        missing = invoke_command("db", settings, command).exception
+        assert isinstance(missing, NothingToDoError)
+        assert not Path(missing.where).exists()
     Store.open(settings.database).close()
     assert isinstance(invoke_command("db", settings, "prune").exception, ConfigError)
     wrong = invoke_command("export", settings, "results.csv", "--where", "hots=x").exception
