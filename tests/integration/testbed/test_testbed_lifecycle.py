@@ -91,7 +91,8 @@ def hide_process(grid: Grid) -> None:
         f"env -i setsid sh -c 'exec {HIDDEN}' & echo $! > pid; sleep 600\n"
     )
     (folder / "job.sub").write_text(
-        f"executable = {folder}/hide.sh\nshould_transfer_files = YES\nrequest_disk = 1MB\nqueue\n"
+        f"executable = {folder}/hide.sh\ninitialdir = {folder}\n"
+        "should_transfer_files = YES\nrequest_disk = 1MB\nqueue\n"
     )
     grid.run_condor_command("condor_submit", str(folder / "job.sub"))
     grid.wait_until(hidden_processes, "the job hides")
