@@ -116,6 +116,10 @@ class SharedPostgresServer(postgres_server.PostgresServer):
             )
         )
 
+    def guest_url(self, database: str) -> str:
+        """Return the URL of a database for :data:`GUEST_ROLE`."""
+        return self.url(database, GUEST_ROLE, GUEST_PASSWORD)
+
     def grant_reading(self, database: str) -> None:
         """Grant :data:`GUEST_ROLE` read access to all tables of a database."""
         self.execute(

@@ -14,7 +14,6 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
-from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE
 from small_disk import mounted_small_disk
 from store_helpers import kill_during, opened_plainly
 
@@ -134,7 +133,7 @@ def test_database_in_use_stays(url: str, tmp_path: Path, request: pytest.Fixture
             server, name = request.getfixturevalue("postgresql"), parse_url(url).database
             server.grant_reading(name)
             with pytest.raises(StoreError, match="is in use"):
-                recover_database(server.url(name, GUEST_ROLE, GUEST_PASSWORD), backup, replace=True)
+                recover_database(server.guest_url(name), backup, replace=True)
 
 
 def test_killed_recovery_leaves_old_or_new_content(url: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_unknown_database_or_user_is_reported(postgresql: SharedPostgresServer, 
 def test_missing_create_permission_is_reported(
     postgresql: SharedPostgresServer, name: str, url: str
 ) -> None:
-    as_guest = postgresql.url(name, GUEST_ROLE, GUEST_PASSWORD)
+    as_guest = postgresql.guest_url(name)
     with pytest.raises(StoreError, match=r"may not make tables(.|\n)*GRANT CREATE") as caught:
         Store.open(as_guest)
     assert GUEST_PASSWORD not in str(caught.value)
