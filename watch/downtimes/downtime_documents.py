@@ -47,7 +47,7 @@ MAX_REFUSED_LINES = 10
 _TIMEOUT_S = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RISK = re.compile(
-    r"at[ _-]?risk|warning|moderate|transparent|degraded"
+    r"at[ _-]?risk|warning|moderate|transparent|degraded|intermittent"
     r"|(?<![a-z])no[ _-]+(significant[ _-]+)?(outage|impact|interruption|downtime)",
     re.IGNORECASE,
 )

@@ -22,7 +22,8 @@ _URL_KEYS = ("url", "infourl", "gocdbportalurl")
 _NAME_KEYS = ("name", "groupname", "shortname", "servicetype", "text")
 _MOMENT = re.compile(
     r"(?P<date>.*?\d)"
-    r"(?:[T\s,]+(?P<clock>\d{1,2}:\d\d(?::\d\d)?)(?:\.\d+)?\s*(?:(?P<half>[AP])\.?M\.?)?)?"
+    r"(?:[T\s,]+(?P<clock>(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?|24:00(?::00)?)(?:\.\d+)?"
+    r"\s*(?:(?P<half>[AP])\.?M\.?)?)?"
     r"\s*(?P<zone>UTC|GMT|Z|[+-]\d\d:?\d\d)?",
     re.IGNORECASE,
 )
@@ -208,8 +209,8 @@ def _parse_dated_text(text: str) -> datetime:
     if day is None:
         raise ValueError("no date")
     offset = _parse_offset(match["zone"] or "UTC")
-    moment = datetime.combine(day, _parse_clock(match["clock"], match["half"]), offset)
-    return moment.astimezone(UTC)
+    midnight = datetime.combine(day, time(), offset)
+    return (midnight + _parse_clock(match["clock"], match["half"])).astimezone(UTC)
 
 
 def _parse_offset(text: str) -> timezone:
@@ -219,8 +220,8 @@ def _parse_offset(text: str) -> timezone:
     return timezone(ahead if text[0] == "+" else -ahead)
 
 
-def _parse_clock(text: str | None, half: str | None) -> time:
-    """Parse a time of day; OSG writes hours up to 23 even before AM and PM."""
+def _parse_clock(text: str | None, half: str | None) -> timedelta:
+    """Parse a time of day, up to 24:00; OSG writes hours up to 23 even before AM and PM."""
     hour, minute, second = map(int, [*(text or "0:00").split(":"), "0"][:3])
     if half:
         afternoon = half.upper() == "P"
@@ -228,4 +229,4 @@ def _parse_clock(text: str | None, half: str | None) -> time:
             hour = hour % 12 + (12 if afternoon else 0)
         elif afternoon != (hour >= 12):
             raise ValueError("the hour contradicts AM or PM")
-    return time(hour, minute, second)
+    return timedelta(hours=hour, minutes=minute, seconds=second)

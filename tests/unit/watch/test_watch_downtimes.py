@@ -230,9 +230,9 @@ def test_a_host_of_two_sites_is_a_downtime_of_both() -> None:
 
 
 def test_severities_keep_their_meaning() -> None:
-    risks = ("WARNING", "AT_RISK", "NO_SIGNIFICANT_OUTAGE", "no outage", "Transparent")
+    risks = ("WARNING", "AT_RISK", "NO_OUTAGE", "Transparent", "Intermittent Outage")
     expected = dict.fromkeys((*risks, "No Significant Outage Expected"), "at-risk")
-    expected |= dict.fromkeys(("OUTAGE", "Severe", "Intermittent Outage", ""), "outage")
+    expected |= dict.fromkeys(("OUTAGE", "Severe", ""), "outage")
     for severity, meaning in expected.items():
         [row] = parse(entry(site="SITE_A", severity=severity)).downtimes
         assert row.severity == meaning, severity
@@ -305,8 +305,8 @@ def test_the_worst_severity_of_a_repeated_downtime_counts() -> None:
     ids=lambda start: type(start).__name__,
 )
 def test_times_are_read_in_many_notations(start: object) -> None:
-    [row] = parse(entry(site="SITE_A", start=start, end="2026-03-03T12:00Z")).downtimes
-    assert as_hours(row.starts_us) == "03-02T20:00"
+    [row] = parse(entry(site="SITE_A", start=start, end="2026-03-03T24:00Z")).downtimes
+    assert (as_hours(row.starts_us), as_hours(row.ends_us)) == ("03-02T20:00", "03-04T00:00")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,7 @@ def test_times_are_read_in_many_notations(start: object) -> None:
         "03/02/2026 08:00",
         "Mar 2, 2026 20:00 AM UTC",
         "Mar 2, 2026 08:00 CST",
+        "Mar 2, 2026 24:30",
         "Mar 32, 2026",
         "1e400",
         10**30,
