@@ -57,8 +57,10 @@ def make_drawing_pool(_resources: PageResources) -> QueryPool:
     return QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
 
 
-def draw_file(form: str, **drawing: Any) -> bytes:
-    """Draw a file with arguments of :func:`.draw_chart` in a process."""
+def draw_file(form: str, title: str, address: str, **drawing: Any) -> bytes:
+    """Draw a file with a title and its address, and arguments of :func:`.draw_chart`, in a process."""
+    creator = f"Treehammer {__version__}"
+    drawing["metadata"] = {"Title": title, "Subject": address, "Creator": creator}
     return _run_drawing(form, json.dumps(drawing, sort_keys=True).encode())
 
 
@@ -179,7 +181,8 @@ class PageContext:
             raise responses.RequestRefusedError(
                 404, f"this page has no chart {drawing[:80]!r} as {formats}"
             )
-        chart = draw_file(form, specification=charts[name].specification)
+        address = addresses.requested_path() + addresses.link_to_same_page()
+        chart = draw_file(form, content.title, address, specification=charts[name].specification)
         return make_figure_response("figure", form, chart)
 
     def render_html(self, content: PageContent, request: Request) -> Response:

@@ -23,7 +23,6 @@ from treehammer.explore.explore_result import (
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.query_model import TIME_UNITS
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
-from treehammer.version import __version__
 from treehammer.web import sections as ui
 from treehammer.web.addresses import has_page, link_to, link_to_same_page, wants_html
 from treehammer.web.core.responses import RequestRefusedError
@@ -284,12 +283,8 @@ def _send_file(request: PageRequest[Any]) -> Response:
         )
     width_mm = PAPER_WIDTHS_MM.get(size, 0.0)
     chart = chart_figure(figure, paper_width=width_mm * PIXELS_PER_MM)
-    metadata = {
-        "Title": result.title,
-        "Subject": result.link_permanently(),
-        "Creator": f"Treehammer {__version__}",
-    }
-    content = draw_file(form, specification=chart, width_mm=width_mm, metadata=metadata)
+    address = result.link_permanently()
+    content = draw_file(form, result.title, address, specification=chart, width_mm=width_mm)
     return make_figure_response(result.route, form, content)
 
 

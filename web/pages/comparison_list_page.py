@@ -24,7 +24,7 @@ from treehammer.sql.read.stored_comparisons import list_release_comparisons, loa
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, hidden_columns
 from treehammer.web import sections as ui
-from treehammer.web.addresses import link_to, wants_html
+from treehammer.web.addresses import link_to, link_to_same_page, wants_html
 from treehammer.web.arranged_table import count_pages
 from treehammer.web.columns import column
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
@@ -280,11 +280,9 @@ def _build_list(
 
 
 @page("/figures/doors", "doors", position=23)
-def doors_page(request: PageRequest[PageQuery]) -> Response:
+def doors_page(_request: PageRequest[PageQuery]) -> Response:
     """Lead to the comparison of doors, which was a page of its own."""
-    parameters = request.raw.query_params
-    query = {name: parameters.getlist(name) for name in ("campaign", "where")}
-    return RedirectResponse(link_to("compare", query={"axis": "door", **query}))
+    return RedirectResponse(link_to("compare") + link_to_same_page(axis="door"))
 
 
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:

@@ -269,7 +269,7 @@ def test_first_screen_says_where_on_which_node_and_links_outputs(pages: ServiceT
     outputs = cell.list_links("/jobs/.*#output")
     assert len(outputs) == 3
     slide = pages.client.get(f"{address}&drawing=talk.svg").text
-    assert slide.startswith("<svg"), slide
+    assert re.match("<svg[^>]*><title>cache_mb 300 against 30, all", slide), slide
     width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', slide)[:2])
     assert width / height == pytest.approx(16 / 9, rel=0.01)
     assert "needs 9" in slide or "needs 10" in slide

@@ -377,13 +377,13 @@ def make_days(sparse: dict[str, float]) -> Iterator[Measurement]:
 
 def test_answer_names_the_door_with_its_certainty(pages: ServiceThread) -> None:
     pages.store.add(make_days({"xrootd": 1.0, "https": 1.25}))
-    redirected = pages.client.get("/figures/doors?where=site=A&where=site=B")
+    redirected = pages.client.get("/figures/doors?where=site=A&where=site=B&format=html")
+    assert "format=html" in redirected.headers["location"]
     door, protocol = pages.read(redirected.headers["location"]).list_texts("p", "headline")
     assert door.startswith("xrootd is the best door for reads of few branches: https is 25.")
     assert "n = 10 days with both at 2 sites" in door
     assert protocol == door.replace(" door ", " protocol ")
-    newest = make_day("xrootd", "A", 98, 1.0)  # in June
-    pages.store.add([newest])
+    pages.store.add([make_day("xrootd", "A", 98, 1.0)])  # in June
     assert "all reads of few branches went through xrootd" in pages.read("/compare?axis=door").text
     assert "xrootd is the best door" in pages.read(DOORS).text
 
