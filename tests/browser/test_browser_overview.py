@@ -303,11 +303,14 @@ def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: 
         expect(box).to_have_value(value)
 
 
-@pytest.mark.parametrize("path, share", [("/", 0.6), ("/?days=60", 0.9)])
+@pytest.mark.parametrize(
+    "path, size, share",
+    [("/", "laptop", 0.6), ("/?days=60", "laptop", 0.9), ("/?days=60", "phone", 0.9)],
+)
 def test_state_and_last_day_stay_in_view(
-    full_service: str, open_tab: Visit, path: str, share: float
+    full_service: str, open_tab: Visit, path: str, size: str, share: float
 ) -> None:
-    tab = open_tab(full_service)
+    tab = open_tab(full_service, size=size)
     tab.open(path)
     matrix = tab.page.locator(".wide:has([data-table=days])")
     row = matrix.locator("tbody tr").filter(has=tab.page.locator("td.critical, td.warning")).first
@@ -318,7 +321,7 @@ def test_state_and_last_day_stay_in_view(
     assert site["right"] <= state["left"]
     assert state["right"] < last["right"] <= window["right"]
     # No part of the window's width is empty.
-    assert window["width"] > share * VIEWPORT_WIDTHS["laptop"]
+    assert window["width"] > share * VIEWPORT_WIDTHS[size]
 
 
 #: Pixels of a sheet of A4 in landscape within its margins.
