@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 #: Files of a table on the terminal; ``--json`` has all that are recorded.
 _SHOWN_FILES = 12
-#: Characters of a command, which is a setting of its test.
+#: Characters of a command, or of two, which are settings of their test.
 _MAX_COMMAND = 99_000
 #: Longer commands are cut in sentences.
 _NAME_LENGTH = 40
@@ -173,17 +173,17 @@ def _choose_commands(command: Sequence[str], a: str, b: str) -> tuple[str, ...]:
         raise ConfigError(
             "there is no command", hint="Write it after --: treehammer run -- python analysis.py"
         )
-    if a:
-        return a, b
     # A single word that names no program may be a line for a shell.
     is_line = len(command) == 1 and not shutil.which(command[0])
-    text = command[0] if is_line else shlex.join(command)
-    if len(text) > _MAX_COMMAND:
+    commands = (a, b) if a else (command[0] if is_line else shlex.join(command),)
+    length = sum(map(len, commands))
+    if length > _MAX_COMMAND:
         raise ConfigError(
-            f"the command has {len(text):,} characters (expected at most {_MAX_COMMAND:,})",
+            f"the {'commands have' if a else 'command has'} {length:,} characters "
+            f"(expected at most {_MAX_COMMAND:,})",
             hint="Let a shell expand its names, as in 'hadd out.root *.root', or write a script.",
         )
-    return (text,)
+    return commands
 
 
 def _check_releases(releases: Sequence[str]) -> None:

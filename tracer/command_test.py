@@ -94,7 +94,8 @@ def format_test(request: CommandRequest, environment_file: str) -> str:
     Raises:
         UnicodeEncodeError: a word of it is not UTF-8.
     """
-    for text in (*request.commands, request.prepare, str(request.folder)):
+    values = [value for variables in request.environments for value in variables.values()]
+    for text in (*request.commands, request.prepare, str(request.folder), *values):
         text.encode()
     axis = request.compared_axis
     settings: dict[str, Any] = {"folder": str(request.folder), "environment_file": environment_file}
