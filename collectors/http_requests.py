@@ -184,6 +184,11 @@ def format_token_pools(pools_by_url: Mapping[str, Tuple[str, ...]]) -> str:
     return ";".join(f"{door}={','.join(dict.fromkeys(names))}" for door, names in pools.items())
 
 
+def mask_credentials(text: str) -> str:
+    """Remove the credentials of any URL in a text."""
+    return re.sub(r"://[^/\s]*@", "://***@", text)
+
+
 def same_origin(url: str, other: str) -> bool:
     """Return whether two URLs have the same scheme, host and port."""
     origin = _parse_origin(url)

@@ -19,12 +19,12 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.json_documents import load_json
 from treehammer.collectors.storage_access import FILE_CLIENT, S3_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.document_problems import list_problems
-from treehammer.hctests.git_repository import mask_credentials
 from treehammer.program_output import read_document_text
 from treehammer.submit.sites.site_model import Door, Site, find_prefix_error
 from treehammer.submit.sites.sites_file import is_valid_name

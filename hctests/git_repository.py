@@ -24,6 +24,7 @@ os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
 import git
 from git.exc import GitCommandError, GitCommandNotFound, GitError
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import SourceError, SourceUnreachableError, make_cache_error
 
@@ -32,11 +33,6 @@ RESPONSE_TIMEOUT_S = 60
 
 _KNOWN_SCHEMES = ("https", "http", "ssh", "file")
 _SCP_ADDRESS = re.compile(r"(?:[\w.-]+@)?[\w.-]+:(?!:|//)\S+")
-
-
-def mask_credentials(text: str) -> str:
-    """Remove the credentials of any URL in a text."""
-    return re.sub(r"://[^/\s]*@", "://***@", text)
 
 
 @dataclass(frozen=True)

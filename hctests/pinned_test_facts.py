@@ -6,6 +6,7 @@ import string
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
@@ -19,7 +20,6 @@ from treehammer.hctests.definition.execution_order import (
 from treehammer.hctests.definition.judged_metrics import find_numeric_metric
 from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
 from treehammer.hctests.definition.toml_models import TestDefinition
-from treehammer.hctests.git_repository import mask_credentials
 
 _VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 

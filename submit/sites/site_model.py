@@ -194,15 +194,13 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
+    if user_error := find_user_error(prefix):
+        return user_error
     schemes = storage_access.list_aliases(protocol) or (protocol,)
     rules = (
         (
             f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
             parts.scheme not in schemes or not host,
-        ),
-        (
-            "contains a password, which every measurement would show (expected none)",
-            parts.password is not None,
         ),
         ("contains a space (expected %20)", re.search(r"\s", prefix)),
         (
@@ -211,6 +209,16 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         ),
     )
     return next((error for error, applies in rules if applies), "")
+
+
+def find_user_error(url: str) -> str:
+    """Describe why a URL may not contain its password or user; '' if it may."""
+    match = re.match(r"(\w+)://([^/\s]*)@", url)
+    if match and ":" in match[2]:
+        return "contains a password, which every measurement would show (expected none)"
+    if match and match[1].lower() not in storage_access.list_aliases("root"):
+        return "contains a user, whom only XRootD knows (expected none)"
+    return ""
 
 
 def find_variable_error(name: str, value: str) -> str:

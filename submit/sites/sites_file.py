@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
@@ -147,7 +148,7 @@ def _check_doors(
 def _check_address(door: Door, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if door.prefix:
         if error := find_prefix_error(door.protocol, door.prefix):
-            yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
+            yield DocumentProblem((*path, "prefix"), f"{mask_credentials(door.prefix)!r} {error}")
     else:
         if not door.rse:
             yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")

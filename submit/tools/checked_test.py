@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.job_spec import (
     COMPILE,
     ExecutionLimits,
@@ -44,7 +45,6 @@ from treehammer.hctests.definition.execution_order import expand_variants
 from treehammer.hctests.definition.model import TEST_FILE_NAME, Scalar, Variant
 from treehammer.hctests.definition.test_identity import PinnedTest
 from treehammer.hctests.definition.toml_models import TestDefinition
-from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, make_payload_spec
 from treehammer.submit.planning.reading_checks import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
 from treehammer.collectors.record.outcome import ExecutionError
@@ -35,7 +36,7 @@ from treehammer.submit.planning.reading_checks import check_contents
 from treehammer.submit.planning.site_selection import SiteSelection, select_doors
 from treehammer.submit.planning.submission_options import CampaignRequest, SubmissionOptions
 from treehammer.submit.sites.replicas import RucioPlacement
-from treehammer.submit.sites.site_model import Door, Site
+from treehammer.submit.sites.site_model import Door, Site, find_user_error
 from treehammer.text_formatting import ProgressFactory, byte_progress
 
 #: The ROOT of this environment, as a value of the axis root.
@@ -181,12 +182,10 @@ def choose_releases(
             if provider in providers.WITHOUT_ROOT:
                 raise ConfigError(f"{text!r} is no ROOT", where="--root")
             if problem := _find_limit(text, addresses):
-                able = ", ".join(_select_able(providers.WHEELS, addresses))
-                hint = f"Releases that can: {able}."
+                hint = f"Releases that can: {', '.join(_select_able(providers.WHEELS, addresses))}."
                 raise ConfigError(problem, where=f"--root {text}", hint=hint)
         return tuple(dict.fromkeys(texts))
-    cached = [*providers.list_prepared_releases(software_dir)][::-1]
-    able_cached = _select_able(cached, addresses)
+    able_cached = _select_able(reversed(providers.list_prepared_releases(software_dir)), addresses)
     if not able_cached and _has_own_root():
         return (CURRENT,)
     return ([*able_cached, *_select_able((DEFAULT_ROOT, *providers.WHEELS), addresses)][0],)
@@ -233,6 +232,8 @@ def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) ->
     """
     protocols = set()
     for address in addresses:
+        if error := find_user_error(address):
+            raise ConfigError(error, where=mask_credentials(address))
         scheme = find_scheme(address)
         if scheme is None:
             raise ConfigError("neither a path nor a URL of root, https or http", where=address)
@@ -364,8 +365,7 @@ def plan_read(
         "bundle": ("root",) if len(request.releases) > 1 else (),
         **axes,
     }
-    counts = _choose_counts(manifest, mode)
-    pinned = load_pinned_test(test, axes, {**counts, **overrides}, settings)
+    pinned = load_pinned_test(test, axes, {**_choose_counts(manifest, mode), **overrides}, settings)
     try:
         check_contents(pinned.definition, [manifest], pinned.folder)
     except DefinitionError as error:

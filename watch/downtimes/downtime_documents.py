@@ -13,7 +13,7 @@ from http.client import HTTPException
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any
 
-from treehammer.collectors.http_requests import Deadline, send_request
+from treehammer.collectors.http_requests import Deadline, mask_credentials, send_request
 from treehammer.collectors.json_documents import RepeatedKeyError, load_json
 from treehammer.collectors.shared_files import open_document
 from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
@@ -95,8 +95,7 @@ class DowntimeDocument:
         lines = list({line.partition(": ")[2]: line for line in reversed(refused)}.values())[::-1]
         yield from (f"refused: {line}" for line in lines[:MAX_REFUSED_LINES])
         if len(lines) > MAX_REFUSED_LINES:
-            count = pluralize(len(self.unknown), "entry", "entries")
-            yield f"refused: {count} of unknown sites in all"
+            yield f"refused: {pluralize(len(self.unknown), 'entry', 'entries')} of unknown sites in all"
 
     def require_downtimes(self, address: str, known_sites: Collection[str]) -> None:
         """Check that a downtime can be imported, or that the document announces none.
@@ -182,9 +181,11 @@ def fetch_document(address: str) -> bytes:
     """Read a file, or fetch a document from an http or https URL.
 
     Raises:
-        ConfigError: the file cannot be read, or the document is too large.
+        ConfigError: the file cannot be read, the URL has a user, or the document is too large.
         SourceUnreachableError: the server does not answer, or refuses.
     """
+    if (masked := mask_credentials(address)) != address:
+        raise ConfigError("contains a user or password (expected none)", where=masked)
     if not address.startswith(("https://", "http://")):
         try:
             with open_document(address) as stream:

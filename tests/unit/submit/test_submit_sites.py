@@ -403,11 +403,8 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
     file = folder / "downtimes.json"
     hour = 3600
     now = round(time.time())
-    file.write_text(
-        json.dumps(
-            [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
-        )
-    )
+    entry = {"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}
+    file.write_text(json.dumps([entry]))
     imported = run_sites(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
     assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
     [row] = json.loads(run_sites(folder, "downtimes", "list", "--json").stdout)

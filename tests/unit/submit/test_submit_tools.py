@@ -105,6 +105,7 @@ def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path)
     [
         (["ftp://host/x.root"], ConfigError, "neither a path nor a URL"),
         (["x.root", "http://host/x.root"], ConfigError, "cannot be read together"),
+        (["ftp://u:pw@host/x"], ConfigError, r"^ftp://\*\*\*@host/x: contains a password"),
         (["/no/such/x.root"], DatasetError, "No such file"),
         (["http://127.0.0.1:1/x.root"], DatasetError, "refused"),
         (["http://127.0.0.1:{port}/total/f"], DatasetError, "Content-Range .* contradicts itself"),

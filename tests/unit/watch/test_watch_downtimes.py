@@ -395,5 +395,7 @@ def test_documents_without_downtimes_withdraw_all() -> None:
 def test_unreachable_documents_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         fetch_document(str(tmp_path / "missing.json"))
+    with pytest.raises(ConfigError, match=r"^http://\*\*\*@host/d: contains a user or password"):
+        fetch_document("http://u:pw@host/d")
     with pytest.raises(SourceUnreachableError, match="cannot be fetched"):
         fetch_document("http://127.0.0.1:9/downtimes.json")
