@@ -83,6 +83,11 @@ _OVERLOAD = S3Cause(
 _STORE = S3Cause(
     "store", "Try again; if it stays so, look into the store's log.", is_transient=True
 )
+_REQUEST = S3Cause(
+    "request",
+    "Check the prefix, the region, and whether temporary keys have expired; the store's log has the "
+    "reason.",
+)
 _BUCKET = S3Cause(
     "missing", "Correct the bucket in the prefix (s3s://HOST/BUCKET/…), or create it."
 )
@@ -148,6 +153,7 @@ _CAUSES_BY_STATUS: Mapping[int, S3Cause] = {
     401: _SIGNATURE,
     403: _PERMISSION,
     **dict.fromkeys((404, 410), _OBJECT),
+    **dict.fromkeys((408, 409, 425), _STORE),
     **dict.fromkeys((405, 416, 501), _UNSUPPORTED),
     413: _SIZE,
     **dict.fromkeys((429, 503), _OVERLOAD),
@@ -173,16 +179,10 @@ _JSON_TEXT = re.compile(r'"(\w+)"\s*:\s*"([^"\\]*)"')
 
 
 class S3Error(NamedTuple):
-    """An error of an object store: its status and code, '' if the answer has none, and its cause."""
+    """An error of an object store: its code, '' if the answer has none, and its cause."""
 
-    status: int
     code: str
     cause: S3Cause
-
-    @property
-    def text(self) -> str:
-        """The status and code for messages."""
-        return f"{self.status} {self.code}".strip()
 
 
 def read_error(
@@ -209,14 +209,14 @@ def read_error(
         cause = cause._replace(remedy=_name_region(fields, region))
     if cause is _CLOCK:
         cause = cause._replace(remedy=_name_difference(behind_s))
-    return S3Error(status, code, cause)
+    return S3Error(code, cause)
 
 
 def _find_cause(status: int, code: str, region: str) -> S3Cause:
-    if status == 400 and not code:
-        # The answer to HEAD in another region, or with an expired token.
-        return _WRONG_REGION if region else _EXPIRED
-    return _CAUSES_BY_CODE.get(code.lower()) or _CAUSES_BY_STATUS.get(status, _STORE)
+    if status == 400 and region and not code:  # the answer to HEAD in another region
+        return _WRONG_REGION
+    default = _REQUEST if 400 <= status < 500 else _STORE
+    return _CAUSES_BY_CODE.get(code.lower()) or _CAUSES_BY_STATUS.get(status, default)
 
 
 def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: float) -> S3Cause:

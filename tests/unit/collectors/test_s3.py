@@ -249,14 +249,14 @@ def read(
         (301, "PermanentRedirect", "region", "region = …"),
         (503, "SlowDown", "overload", "fewer requests"),
         (503, "NewNameOfOverload", "overload", "fewer requests"),
-        (500, "InternalError", "store", "Try again"),
+        (409, "Unheard", "store", "Try again"),
         (404, "NoSuchBucket", "missing", "Correct the bucket"),
         (404, "NoSuchKey", "missing", ""),
         (507, "XMinioStorageFull", "no-space", "Make room"),
         (400, "EntityTooLarge", "size", "smaller files"),
         (400, "KMS.DisabledException", "key", "bucket's owner"),
         (416, "InvalidRange", "unsupported", "ranges"),
-        (418, "Unheard", "store", "Try again"),
+        (418, "Unheard", "request", "temporary keys"),
     ],
 )
 def test_codes_have_remedies(status: int, code: str, kind: str, remedy: str) -> None:
@@ -318,7 +318,7 @@ def test_clock_is_compared_with_that_of_the_store(
     [
         (301, {"x_amz_bucket_region": "eu-x-1"}, "", "region"),
         (400, {"x_amz_bucket_region": "eu-x-1"}, "", "region"),
-        (400, {}, "", "expired"),
+        (400, {}, "", "request"),
         (401, {}, "", "refused"),
         (403, {"x_minio_error_code": '"InvalidAccessKeyId"'}, "InvalidAccessKeyId", "refused"),
         (404, {"x_ms_error_code": "ContainerNotFound"}, "ContainerNotFound", "missing"),
