@@ -148,11 +148,6 @@ class ArrangedTable:
         return addresses.CURRENT_REQUEST.get().query_params.get(f"find-{self.table.name}", "")
 
     @property
-    def page_address(self) -> str:
-        """Address of the page without parameters."""
-        return addresses.requested_path()
-
-    @property
     def other_parameters(self) -> list[tuple[str, str]]:
         """Parameters of the page that its filter form keeps."""
         removed = {f"find-{self.table.name}", *addresses.PARTIAL_PARAMETERS}

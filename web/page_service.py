@@ -46,10 +46,9 @@ MAX_CONCURRENT_QUERIES = 6
 QUEUE_TIMEOUT_S = 60
 #: Pages load resources from this service only and contain no inline scripts.
 CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
+    "default-src 'self'; img-src 'self' data:; style-src 'self'{styles}; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 
 def make_drawing_pool(_resources: PageResources) -> QueryPool:
@@ -175,15 +174,14 @@ class PageContext:
 
     def _draw_chart(self, content: PageContent, drawing: str) -> Response:
         name, _, form = drawing.rpartition(".")
-        charts = content.charts
-        if name not in charts or form not in FIGURE_FORMATS:
+        chart = content.charts.get(name)
+        if chart is None or form not in FIGURE_FORMATS:
             formats = " or ".join(FIGURE_FORMATS)
-            raise responses.RequestRefusedError(
-                404, f"this page has no chart {drawing[:80]!r} as {formats}"
-            )
+            text = f"this page has no chart {drawing[:80]!r} as {formats}"
+            raise responses.RequestRefusedError(404, text)
         address = addresses.requested_path() + addresses.link_to_same_page()
-        chart = draw_file(form, content.title, address, specification=charts[name].specification)
-        return make_figure_response("figure", form, chart)
+        file = draw_file(form, content.title, address, specification=chart.specification)
+        return make_figure_response("figure", form, file)
 
     def render_html(self, content: PageContent, request: Request) -> Response:
         """Render a page as an HTML response."""
@@ -193,7 +191,7 @@ class PageContext:
             name = "part.html.j2" if content.is_part else "page.html.j2"
             template = self.templates.get_template(name)
             body = template.render(**self._template_values(request), content=content).encode()
-        styles = _INLINE_STYLES if content.inline_styles else _PLAIN_STYLES
+        styles = " 'unsafe-inline'" if content.inline_styles else ""
         headers = {
             "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(styles=styles),
             "Referrer-Policy": "same-origin",
@@ -218,6 +216,7 @@ class PageContext:
                 (name, title, f"{path}/".startswith(f"{addresses.link_to(name)}/"))
                 for name, title in self.menu.items()
             ],
+            "path": path,
             "path_params": request.path_params,
             "signed_in": bool(session_token(request)),
             "docs": self.docs

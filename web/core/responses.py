@@ -20,6 +20,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
@@ -111,6 +112,12 @@ def handle_error(render: RefusalRenderer, request: Request, error: Exception) ->
     if isinstance(error, HTTPException):
         sentence = _STATUS_MESSAGES.get(error.status_code, error.detail)
         error = RequestRefusedError(error.status_code, sentence, headers=error.headers)
+        # A path may have a route for each method, and the first one names its own only.
+        matches = ((route, route.matches(request.scope)[0]) for route in request.app.routes)
+        routes = [route for route, match in matches if match is Match.PARTIAL]
+        if routes:
+            methods = {method for route in routes for method in route.methods}
+            error.headers["Allow"] = ", ".join(sorted(methods))
     elif isinstance(error, ClientDisconnect):
         error = RequestRefusedError(400, "the connection closed before the body was complete")
     assert isinstance(error, RequestRefusedError)

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -124,8 +124,10 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
     if file is not None and file.exists() and not is_private(file):
         _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)
     # Two engines, so that reads do not wait for writes.
-    writing, reading = LiveDatabase(settings.database), LiveDatabase(settings.database)
-    try:
+    with (
+        closing(LiveDatabase(settings.database)) as writing,
+        closing(LiveDatabase(settings.database)) as reading,
+    ):
         keys = reading.load_access().keys.values()
         foreign = [key for key in keys if masters.find(key.master_key_fingerprint) is None]
         if foreign:
@@ -142,9 +144,6 @@ def open_service_app(settings: Settings) -> Iterator[Starlette]:
             user_header=settings.serve_user_header,
         )
         yield create_app(writing, access_control, settings, reading=reading)
-    finally:
-        writing.close()
-        reading.close()
 
 
 def serve(settings: Settings) -> None:

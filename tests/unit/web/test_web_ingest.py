@@ -373,9 +373,9 @@ def test_service_describes_itself(service: ServiceThread) -> None:
         404,
         {"error": "there is nothing at this address"},
     )
-    answer = service.client.delete("/api/v1/measurements")
+    answer = service.client.delete("/api/v1/campaigns")
     assert answer.status_code == 405
-    assert answer.headers["Allow"] == "POST"
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
 # Failures of the database
