@@ -452,7 +452,7 @@ def _build_state(
             AlarmKind.SITE,
             site,
             AlarmLevel.UNKNOWN,
-            "no state was evaluated",
+            "too few results, or not evaluated yet",
             figures=tuple(figures),
             evidence=f"/sites/{quote(site, safe='')}",
         )

@@ -102,7 +102,7 @@ def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
         column(
             "reason",
             detail=lambda row: (
-                f"superseded {format_time(row['superseded_us'])} by late results"
+                f"superseded {format_time(row['superseded_us'])} by late results or downtimes"
                 if row["superseded_us"]
                 else ""
             ),

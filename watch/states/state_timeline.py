@@ -26,7 +26,7 @@ class Subject(NamedTuple):
 
 
 #: Causes of states that no rule decided.
-DOWNTIME, OVERRIDE, CENTRAL_CAUSE, NO_RESULTS = "downtime", "override", "central", "no-results"
+DOWNTIME, OVERRIDE, CENTRAL_CAUSE, TOO_FEW = "downtime", "override", "central", "too-few"
 
 
 class SubjectInput(NamedTuple):
@@ -64,7 +64,7 @@ class _SubjectState:
         """Continue from the recorded states at the beginning of the replay."""
         rules, overall = dict(recorded.before), recorded.overall
         if overall is None:
-            return cls(rules, SiteState.UNKNOWN, NO_RESULTS, None, downtimes, overrides)
+            return cls(rules, SiteState.UNKNOWN, TOO_FEW, None, downtimes, overrides)
         announcement = _find_announcement(overall.evidence)
         state = SiteState(overall.state)
         return cls(rules, state, overall.cause, announcement, downtimes, overrides)
@@ -88,7 +88,7 @@ class _SubjectState:
         for cause, change in rules:
             if change.state == by_rules:
                 return cause, change.reason, replace(change.evidence, rules=states, memory=None)
-        return NO_RESULTS, "no results", StateEvidence(rules=states)
+        return TOO_FEW, "too few results", StateEvidence(rules=states)
 
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
         """Return the downtime at a time; of several the one that ends last."""

@@ -35,7 +35,7 @@ from treehammer.text_formatting import SECOND_US, format_share, parse_duration
 RULES_FILE = Path(__file__).with_name("status_rules.toml")
 
 #: Names that causes other than rules have.
-RESERVED_RULE_NAMES = ("downtime", "override", "central", "no-results")
+RESERVED_RULE_NAMES = ("downtime", "override", "central", "too-few")
 
 SubjectKind = Literal["site", "storage_site"]
 #: Kinds that runs are charged to.

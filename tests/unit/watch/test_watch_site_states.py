@@ -169,7 +169,7 @@ def test_a_flapping_site_is_not_excluded_again_at_once(store: Store) -> None:
 def test_too_few_results_are_unknown(store: Store) -> None:
     store.add(run_tests(0, 1, good=False))
     evaluate(store, 1)
-    assert history(store) == []
+    assert (history(store), assess_site(store, "A").summary[:7]) == ([], "too few")
     store.add(run_tests(1, 2, good=False))
     evaluate(store, 2)
     assert history(store) == [(1, "critical")]
@@ -332,8 +332,7 @@ def test_a_new_announcement_of_the_same_state_is_a_change(store: Store) -> None:
 def test_a_downtime_announced_late_corrects_the_history(store: Store) -> None:
     store.add(run_tests(0, 4, good=True) + run_tests(4, 6, good=False))
     evaluate(store, 6)
-    done = state_history.replace_downtimes(store, "goc", [make_downtime(4, 8)], START + 6 * HOUR)
-    assert done.new == 1
+    state_history.replace_downtimes(store, "goc", [make_downtime(4, 8)], START + 6 * HOUR)
     evaluate(store, 6.2)
     assert history(store) == [(1, "ok"), (4, "downtime")]
     withdrawn = state_history.replace_downtimes(store, "goc", [], START + round(6.4 * HOUR))
@@ -545,6 +544,7 @@ def test_override_and_downtime_exclude_until_their_end(store: Store) -> None:
     )  # fmt: skip
     state_history.add_override(store, make_override(7, 9, "warning"))
     assert evaluate_use(store, 8).summarize("A") is Usability.USABLE
+    assert assess_site(store, "A").summary.endswith("(by the rules unknown: too few results)")
 
 
 def test_probes_follow_the_state(store: Store) -> None:
