@@ -422,7 +422,8 @@ def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> s
     reason = f"read in full twice by treehammer: {check.message}"
     try:
         remedy = "only an administrator can have it replaced"
-        if {location.rse for location in rucio.list_locations([did])} <= {check.expected.rse}:
+        locations = rucio.list_locations([did], domain="all")
+        if {location.rse for location in locations} <= {check.expected.rse}:
             # Of a bad one, Rucio would drop the file from the dataset, which is closed.
             remedy = "it is the only replica: remove the dataset, and place it once it is gone"
         else:

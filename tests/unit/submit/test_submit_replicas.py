@@ -36,6 +36,7 @@ from treehammer.submit.sites.replicas import (
     ReplicaCheck,
     RucioPlacement,
     check_replicas,
+    declare_bad_replicas,
     find_placement,
     record_findings,
 )
@@ -114,7 +115,7 @@ def test_full_reads_prove_good_and_corrupt_replicas(
     assert "instead of" in bad.message
 
 
-def test_wrong_size_is_corrupt_without_reading(
+def test_wrong_sizes_and_remote_folders_are_not_read(
     settings: config.Settings, manifest: Manifest, storage: Path
 ) -> None:
     (storage / "made" / "one.root").write_bytes(b"short")
@@ -123,6 +124,7 @@ def test_wrong_size_is_corrupt_without_reading(
         checks = check_replicas(manifest, at(settings, manifest, "NEAR", door))
         assert states(checks) == [CORRUPT_STATE, MISSING]
         assert checks[0].message == "5 bytes instead of 100000"
+    assert states(check_replicas(manifest, at(settings, manifest, "FAR"))) == [NOT_TRIED, NOT_TRIED]
 
 
 def test_single_wrong_read_is_not_proof(
@@ -141,10 +143,6 @@ def test_single_wrong_read_is_not_proof(
     monkeypatch.setattr(doors, "read_file", lambda *_, **__: silent)
     (checks,) = check_replicas(manifest, [place], full=True)
     assert (checks.state, checks.is_proof) == (NO_RESPONSE, False)
-
-
-def test_remote_folders_are_not_tried(settings: config.Settings, manifest: Manifest) -> None:
-    assert states(check_replicas(manifest, at(settings, manifest, "FAR"))) == [NOT_TRIED, NOT_TRIED]
 
 
 def test_unknown_storage_is_refused(settings: config.Settings, manifest: Manifest) -> None:
@@ -203,10 +201,7 @@ def test_invalid_verify_options_are_refused(
 def test_interrupt_stops_reading(
     settings: config.Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object, **__: object) -> FileObservation:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(doors, "read_file", interrupted)
+    monkeypatch.setattr(doors, "read_file", MagicMock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         check_replicas(manifest, at(settings, manifest, "NEAR", "file"), full=True)
 
@@ -271,6 +266,12 @@ def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> No
     catalogue = make_catalogue(placed_manifest, {"A_DISK": [A]}, {"B_DISK": ["root://b//f"]})
     (expected,) = list_expected_replicas(placed_manifest, [SITE_A], ["root"], catalogue)
     assert expected.url == A, "no other URL leads there"
+    far, near = (SimpleNamespace(rse=rse) for rse in ("B_DISK", "A_DISK"))
+    rucio = MagicMock()
+    rucio.list_locations = lambda _, domain="wan": [far] if domain == "wan" else [far, near]
+    bad = ReplicaCheck(replace(expected, rse="B_DISK"), CORRUPT_STATE, "", 2, 2)
+    declared = declare_bad_replicas(placed_manifest, [bad], MagicMock(rucio=rucio))
+    assert declared == {bad: "declared bad: Rucio replaces it"}, "it is not the only replica"
 
 
 def test_first_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
