@@ -69,7 +69,7 @@ def run_command(*command: str) -> str:
             return completed.stdout
         output = completed.stderr or completed.stdout or f"exit code {completed.returncode}"
     message = "; ".join(output.replace(f"{command[0]}: error: ", "").splitlines())
-    is_silent = re.search("contact|timed out|authentication", message)
+    is_silent = re.search("Unable to contact|timed out|authentication", message)
     hint = "Queued jobs continue. Try again later, or ask the administrator." if is_silent else ""
     raise BatchError(f"{command[0]} fails: {message}", where="slurm", hint=hint)
 

@@ -201,7 +201,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
 ) -> None:
     scripts: Mapping[str, str] = {
         "sinfo": "echo 'no more jobs now' >&2; sleep 5",
-        "sacct": "echo Slurmctld is DOWN; exit 1",
+        "sacct": "echo 'no account here: please contact us'; exit 1",
         "squeue": "printf '%s\\351' $SQUEUE_NAMES $SLURM_CONF",
         "scancel": "echo 'Munge encode failed; Protocol authentication error' >&2; exit 1",
         "scontrol": "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1",
@@ -217,7 +217,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     for command, message in (
         ("sbatch", "there is no sbatch on this machine"),
         ("sinfo", "sinfo fails: no more jobs now; timed out\n.*Queued jobs continue"),
-        ("sacct", "sacct fails: Slurmctld is DOWN"),
+        ("sacct", "sacct fails: no account here: please contact us$"),
         ("scancel", "Munge encode failed.*error\n.*Queued jobs continue"),
         ("scontrol", "scontrol fails: Unable to contact slurm controller\n.*Queued jobs continue"),
     ):
