@@ -289,7 +289,7 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         owner = submission.schedd
         name = owner and (self.pool.schedd or self.connection.find_schedd_name())
-        if name == owner:
+        if name.lower() == owner.lower():  # as HTCondor compares them
             return
         if not self.pool.schedd or self.connection.query_collector("Schedd", f'Name == "{owner}"'):
             raise PoolUnreachableError(

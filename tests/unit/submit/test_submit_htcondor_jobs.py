@@ -46,9 +46,8 @@ def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: obj
         **{k: json.dumps(v) for k, v in values.items()},
         "TriggerEventTypeNumber": kind,
     }
-    head = (
-        f"028 (007.{proc:03d}.000) {time.strftime('%Y-%m-%d %H:%M:%S', moment)} Job ad information"
-    )
+    local_time = time.strftime("%Y-%m-%d %H:%M:%S", moment)
+    head = f"028 (007.{proc:03d}.000) {local_time} Job ad information"
     return "\n".join([head, *(f"{k} = {v}" for k, v in attributes.items()), "...", ""])
 
 
@@ -315,8 +314,7 @@ class Schedd:
         return [f"7.{proc}@{self.submission.name}" for proc in range(2)]
 
     def statuses(self) -> list[JobStatus | None]:
-        statuses = self.batch.query(self.ids)
-        return [statuses.get(batch_id) for batch_id in self.ids]
+        return [*map(self.batch.query(self.ids).get, self.ids)]
 
     def states(self) -> list[str]:
         return [status.state.value if status else "unknown" for status in self.statuses()]
@@ -474,12 +472,14 @@ def test_another_default_schedd_is_not_taken_for_that_of_the_jobs(schedd: Schedd
 
 def test_cluster_of_a_killed_submitter_is_in_its_log_or_at_its_schedd_alone(schedd: Schedd) -> None:
     schedd.submission.record_cluster(0, schedd.name)
-    schedd.name = "second@host"
+    schedd.batch.pool = HTCondorPool(name="p", schedd="First@HOST")
+    assert not schedd.batch.find("ab"), "the pool names it, in other letters"
+    schedd.batch.pool = HTCondorPool(name="p", schedd="second@host")
     with pytest.raises(PoolUnreachableError, match=r"first@host .* second@host"):
         schedd.batch.find("ab")
     schedd.write(FIRST)
+    schedd.answers = False
     assert schedd.batch.find("ab") == dict(zip("ab", schedd.ids, strict=True))
-    assert schedd.asked == 0
 
 
 def test_limit_that_refuses_jobs_is_named_and_their_schedd_known_before(

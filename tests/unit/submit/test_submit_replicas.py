@@ -267,8 +267,7 @@ def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> No
     (expected,) = list_expected_replicas(placed_manifest, [SITE_A], ["root"], catalogue)
     assert expected.url == A, "no other URL leads there"
     far, near = (SimpleNamespace(rse=rse) for rse in ("B_DISK", "A_DISK"))
-    rucio = MagicMock()
-    rucio.list_locations = lambda _, domain="wan": [far] if domain == "wan" else [far, near]
+    rucio = MagicMock(list_locations=lambda _, domain="": [far, near] if domain else [far])
     bad = ReplicaCheck(replace(expected, rse="B_DISK"), CORRUPT_STATE, "", 2, 2)
     declared = declare_bad_replicas(placed_manifest, [bad], MagicMock(rucio=rucio))
     assert declared == {bad: "declared bad: Rucio replaces it"}, "it is not the only replica"
