@@ -318,7 +318,7 @@ def resolve_friends(item: FileObject, names: Sequence[str], path: str) -> Iterat
 def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
     """Find the largest object of a file; return its path, '' where there is none, and its extent.
 
-    A friend of another tree in the file belongs to it, and is no main tree however large it is.
+    A friend of a filled tree in the file belongs to it, and is no main tree however large it is.
     """
     file = open_file(path, channel)
     extents: dict[str, tuple[int, int]] = {}
@@ -336,7 +336,8 @@ def find_largest_in_file(path: str, channel: TextIO) -> tuple[str, int]:
                 # Branches times entries, which is small for metadata trees.
                 extent = int(tree.GetEntries() * tree.GetNbranches())
                 extents[item.path] = (extent, int(tree.GetZipBytes()))
-                friends.update(resolve_friends(item, friend_names, path))
+                if extent:
+                    friends.update(resolve_friends(item, friend_names, path))
     main_trees = [name for name in extents if name not in friends] or extents
     name = max(sorted(main_trees), key=lambda name: extents[name], default="")
     return name, extents[name][0] if name else 0

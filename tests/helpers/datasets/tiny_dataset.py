@@ -286,6 +286,9 @@ void write()
       auto *tree = fill("T", 200);
       tree->AddFriend("sub/one of two;1");
       tree->Write("", TObject::kOverwrite);
+      auto *empty = fill("empty", 0);
+      empty->AddFriend("T");
+      empty->Write("", TObject::kOverwrite);
    }
    chain<int>("int.root", "v/I");
    chain<unsigned>("unsigned.root", "v/i");
