@@ -23,9 +23,11 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import StoreError
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.measurement_sql import outcome_column
+from treehammer.sql.core.rows import QUARANTINED
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
+    quality_flag,
     site_downtime,
     site_override,
     status_change,
@@ -378,7 +380,9 @@ def _list_failed_attempts(connection: Connection, period: Period) -> Iterator[Ru
 
 
 def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunOutcome]:
-    table = measurement.c
+    """List runs by their measurements, without those in quarantine, which say nothing of a site."""
+    table, flag = measurement.c, quality_flag.c
+    quarantined = sa.select(flag.measurement_id).where(flag.kind == QUARANTINED)
     outcome = outcome_column()
     key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.site, _SUBJECT.storage_site)
     query = (
@@ -392,7 +396,7 @@ def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunO
             sa.func.min(table.measurement_id),
         )
         .select_from(measurement.join(dimension_tables["subject"]))
-        .where(*ended_within(period))
+        .where(*ended_within(period), table.measurement_id.not_in(quarantined))
         .group_by(*key, table.campaign_id, _SUBJECT.door, outcome)
     )
     groups: dict[tuple[Any, ...], list[_Group]] = defaultdict(list)
