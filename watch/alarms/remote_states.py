@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from treehammer.collectors.http_requests import Deadline, send_request
+from treehammer.collectors.http_requests import Deadline, mask_credentials, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.worker.service_client import describe_network_error, make_service_context
@@ -95,12 +95,14 @@ class RemoteService:
         """Open the service at an address with the user's key.
 
         Raises:
-            NothingToDoError: the address is neither encrypted nor of this machine.
+            NothingToDoError: the address is neither encrypted nor of this machine, or has a user.
         """
         parts = split_http_url(url)
-        if parts is None or (parts.scheme != "https" and not is_loopback(str(parts.hostname))):
+        is_safe = parts and (parts.scheme == "https" or is_loopback(str(parts.hostname)))
+        masked = mask_credentials(url)
+        if not is_safe or masked != url:
             raise NothingToDoError(
-                "must begin with https://, or be an address of this machine", where=url
+                "must begin with https:// or be of this machine, without a user", where=masked
             )
         key = load_user_key(settings)
         return cls(url, timeout_s, key.text if key else "", str(settings.service_ca_file or ""))

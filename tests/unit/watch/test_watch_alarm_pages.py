@@ -142,10 +142,8 @@ def test_service_is_checked_from_outside(settings: Settings, service: ServiceThr
         (("--site", "SITE_OJ"), "SITE SITE_OJ UNKNOWN - there is no site 'SITE_OJ' that"),
         (("--site", "\udcff"), r"TREEHAMMER UNKNOWN - '\udcff' is not UTF-8 text"),
         (("--release", "5.34"), "RELEASE 5.34 UNKNOWN - ROOT '5.34' was never measured"),
-        (
-            ("--all", "--url", "http://example.org"),
-            "TREEHAMMER UNKNOWN - http://example.org: must begin with https://",
-        ),
+        (("--all", "--url", "http://h"), "TREEHAMMER UNKNOWN - http://h: must begin with https://"),
+        (("--all", "--url", "https://u:pw@h"), "TREEHAMMER UNKNOWN - https://***@h: must begin"),
     ],
 )
 def test_wrong_use_is_unknown(settings: Settings, words: tuple[str, ...], output: str) -> None:
