@@ -274,8 +274,8 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     nested = b"\n<?xml version='1.0'?><R><E><error><code>ExpiredToken</code></error></E></R>"
     for body in (nested, b'{"Code": "ExpiredToken"}'):
         assert read_error(403, Message(), body, has_keys=True).cause.kind == "expired"
-    plain = b"Client sent an HTTP request to an HTTPS server.\n"
-    assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy
+    for plain in (b"sent an HTTP request to an HTTPS server.\n", b"a plain-text request from TLS"):
+        assert "s3s://" in read_error(400, Message(), plain, has_keys=True).cause.remedy
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import zlib
@@ -215,6 +216,22 @@ def test_untrusted_server_is_no_refusal_and_a_bundle_of_authorities_suffices(
     executions = [make_read(1), make_read(2, door="https", access="staged")]
     ran = bench.run(OPEN, *executions, env=env)
     assert list_failures(ran) == [("", "") if has_bundle else ("credential", "untrusted")] * 2
+
+
+def test_token_of_a_credential_service_is_taken_anew_for_each_execution(
+    bench: Any, secure: SecureDoors, make_read: Callable[..., Any], tmp_path: Path
+) -> None:
+    tokens = (
+        secure.write_token(tmp_path / "scitokens.use"),
+        secure.write_token(tmp_path / "next", ""),
+    )
+    for token in tokens:
+        token.write_text(json.dumps({"access_token": token.read_text().strip()}))
+    env = {**secure.environment(), "_CONDOR_CREDS": str(tmp_path)}
+    renew = f"    os.replace('{tokens[1]}', '{tokens[0]}')\n"
+    ran = bench.run(OPEN + renew, make_read(1), make_read(2), env=env)
+    first, second = list_failures(ran)
+    assert (first, second[0]) == (("", ""), "credential")
 
 
 def test_renewed_token_is_used_by_the_next_execution(
