@@ -36,7 +36,6 @@ from treehammer.datasets.rucio.rucio_conversions import (
     Rse,
     RseExpressionError,
     RucioDeniedError,
-    RucioDuplicateError,
     RucioNotFoundError,
     RucioSilentError,
     RuleOptions,
@@ -79,7 +78,6 @@ def test_variables_precede_options() -> None:
 @pytest.mark.parametrize(
     ("variables", "options", "expected"),
     [
-        ({}, {"client_x509_proxy": "/cfg"}, "/cfg"),
         ({"X509_USER_PROXY": "/env"}, {"client_x509_proxy": "/cfg"}, "/cfg"),
         ({"X509_USER_PROXY": "/env"}, {}, "/env"),
         ({"RUCIO_CLIENT_PROXY": "/first", "X509_USER_PROXY": "/env"}, {}, "/first"),
@@ -621,11 +619,8 @@ def test_parse_rule_converts_row() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (rucios.DataIdentifierNotFound("no such"), RucioNotFoundError, "no such"),
-        (rucios.DuplicateRule("twice"), RucioDuplicateError, "twice"),
         (rucios.InsufficientAccountLimit("full"), RucioDeniedError, "full"),
         (rucios.InvalidRSEExpression("(("), RseExpressionError, "(("),
-        (rucios.InvalidObject("no activity"), ConfigError, "no activity"),
         (rucios.ConfigNotFound("none"), ConfigError, "TREEHAMMER_RUCIO_CONFIG"),
         (rucios.ServerConnectionException("down"), CatalogueError, "does not answer"),
         (json.JSONDecodeError("cut", "{", 1), CatalogueError, "sends no whole answer: cut"),

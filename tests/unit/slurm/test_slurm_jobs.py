@@ -57,7 +57,7 @@ class SlurmAnswers:
     def set_queue(self, *rows: str) -> None:
         """Set what squeue says: task, state, reason, exit code, start, end, node, restarts."""
         (folder,) = self.batch.root.glob("c/*")
-        other = "7|0|RUNNING|None|0:0|9|N/A|n9|7|other|job\n of 2 lines\n"
+        other = "7|0|PENDING|Priority|0:0|N/A|N/A||7|other|job\n of 2 lines\n"
         self.texts["squeue"] = "".join(f"7|{row}|c.{folder.name}\n{other}" for row in rows)
 
     def query_status(self, batch_id: str) -> JobStatus:
@@ -113,6 +113,9 @@ def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
     assert line.startswith("1 job is held, e.g.: JobHeldUser. Release the job (treehammer resume)")
     assert slurm.batch.release(ids) == 1
     assert slurm.commands[-1] == ("scontrol", "release", "7_2")
+    assert slurm.batch.cancel(ids[:1]) == 1
+    slurm.texts["squeue"] = ""
+    assert slurm.query_status(ids[0]).state.value == "cancelled", "whether or not Slurm knows it"
 
 
 def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmAnswers) -> None:

@@ -428,8 +428,9 @@ def test_reads_of_the_xrootd_client_are_those_of_its_recording(tmp_path: Path) -
     ("url", "enable", "is_recorded"),
     [
         ("http://*;https://*", "true", True),
+        ("*", "false", True),
         ("*", "true", False),
-        ("s3://*;root://*", "true", False),
+        ("s3://*;xroots://*", "true", False),
     ],
 )
 def test_other_plugins_of_the_xrootd_client_stay(
@@ -441,6 +442,7 @@ def test_other_plugins_of_the_xrootd_client_stay(
     (folder / "x.conf").write_text(f"url = {url}\nlib = x.so\nenable = {enable}\n")
     variables = recorder.preload_variables("", str(tmp_path), {})
     assert ("XRD_PLUGINCONFDIR" in variables, "XRD_PLUGIN" in variables) == (is_recorded, False)
+    assert len(recorder.preload_variables("", str(tmp_path), {"XRD_PLUGINCONFDIR": "own"})) == 2
 
 
 LOGS = Path(__file__).with_name("logs")
