@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from ...collectors.http_requests import mask_credentials
 from ...collectors.record.latency_histograms import QUANTILES, LatencyHistogram
 from ...collectors.shared_files import local_path
 from ...collectors.worker.child_processes import print_line
@@ -50,7 +51,8 @@ def describe_storage(storage: str) -> Dict[str, Any]:
     reach = measure_reachability(storage)
     server = identify_door_server(storage) if reach.rtt_s is not None else {}
     version = server.get("server_version")
-    return {"address": storage, "round_trip_s": reach.rtt_s, "server_version": version}
+    address = mask_credentials(storage)
+    return {"address": address, "round_trip_s": reach.rtt_s, "server_version": version}
 
 
 def _find_mount(path: str) -> Dict[str, str]:

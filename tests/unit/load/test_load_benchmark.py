@@ -84,10 +84,12 @@ def test_scores_of_uneven_rounds_are_marked(
             part_result = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
             result.rounds[part.name].append(part_result)
     files = [LoadFile(str(tmp_path), benchmark_definition.FILE_MB * 1_000_000)]
-    sheet = benchmark_command.build_sheet({"address": "/mnt"}, files, result, "")
+    storage = benchmark_command.describe_storage("root://u:pw@127.0.0.1:1//d")
+    sheet = benchmark_command.build_sheet(storage, files, result, "")
     assert sheet["score"] is not None
     assert sheet["repeatable"] is repeatable
     text = benchmark_command.format_sheet(sheet)
+    assert "root://***@127.0.0.1:1//d" in text
     # A single round has no spread to judge.
     assert ("Not repeatable: the rounds differ by more than 10 %" in text) is (
         len(values) > 1 and not repeatable
