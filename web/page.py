@@ -142,7 +142,7 @@ class PageContent:
     tables: Sequence[DataTable] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     crumbs: Sequence[ui.Link] = ()
-    heading: str = ""
+    heading: ui.Paragraph | str = ""
     inline_styles: bool = False
     status: int = 200
     is_part: bool = False

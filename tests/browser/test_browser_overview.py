@@ -127,6 +127,18 @@ def test_status_cell_links_to_day(
     tab.page.wait_for_url("**/#days")
 
 
+def test_name_does_not_turn_the_text_after_it(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open(f"/days/2026-03-01?site={quote(HOSTILE_TEXTS[3])}")
+    letters = """heading => [0, heading.lastChild.length - 1].map((place) => {
+        const letter = document.createRange();
+        letter.setStart(heading.lastChild, place), letter.setEnd(heading.lastChild, place + 1);
+        return letter.getBoundingClientRect().left;
+    })"""
+    first, last = tab.page.locator("h1").evaluate(letters)
+    assert first < last
+
+
 def test_arrow_keys_move_inside_the_matrix(full_service: str, open_tab: Visit) -> None:
     tab = open_tab(full_service)
     tab.open("/")

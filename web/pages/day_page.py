@@ -77,6 +77,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     judged = DayOutcomes.from_outcomes(outcomes)
     failures = Counter({name: n for name, n in outcomes.items() if name not in _OUTCOMES})
     classes = dict(failures.most_common())
+    heading = ui.Paragraph(ui.Styled(site or "No site", "name"), f" on {day}")
     suffix = f" ({format_counts(classes)})" if classes else ""
     parameters = {"site": site, "from": day, "to": day}
     explanation = explain_period(store, site, Period.of_day(display_formats.midnight_us(day)))
@@ -91,7 +92,7 @@ def day_page(request: PageRequest[DayQuery]) -> PageContent:
     crumbs = [ui.Link("Sites by day", f"{link_to('overview')}#days")]
     crumbs += [ui.Link(site, link_to("site", site=site))] if site else []
     about = {"status": judged.grade, "counts": columns.outcome_counts(judged), "classes": classes}
-    return PageContent(f"{site or 'No site'} on {day}", sections, tables, about, crumbs)
+    return PageContent(f"{site or 'No site'} on {day}", sections, tables, about, crumbs, heading)
 
 
 def _load_outcomes(store: Store, site: str, day: int) -> Mapping[str, int]:

@@ -323,8 +323,7 @@ def _related_links(store: Store, job: JobRow, rows: Sequence[Row]) -> Iterator[u
     yield ui.Link(job.site, link_to("site", site=job.site))
     for number in sorted({row["day"] for row in rows}):
         day = display_formats.day_from_number(number)
-        title = f"{job.site} on {day}"
-        yield ui.Link(title, link_to("day", day=day, query={"site": job.site}))
+        yield ui.Link(f"{job.site} on {day}", link_to("day", day=day, query={"site": job.site}))
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:
         return

@@ -35,7 +35,7 @@ HOSTILE_TEXTS = (
     "<script>document.title='got'</script>",
     "\"'><img src=x onerror=\"document.title='got'\">",
     "{{ 7 * 7 }} {% raw %} ${7*7}",
-    "\u202erotcerid\u202c مرحبا 中文 é",
+    "\u202erotcerid مرحبا 中文 é",
 )
 SITES = ("SITE_A", "SITE_B", "SITE_C", "UKI-SCOTGRID-GLASGOW", *HOSTILE_TEXTS)
 DAY_COUNT = 20
