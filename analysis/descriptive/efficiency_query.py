@@ -106,7 +106,8 @@ class EfficiencyQuery:
         return NothingToDoError(
             "no timed measurement to explain: none succeeded, or all were paired",
             where=self._describe_scope(),
-            hint='Runs with mode = "solo" measure CPU efficiency. See also --campaign and --days.',
+            hint='Failures: treehammer status CAMPAIGN. Runs with mode = "solo" measure CPU efficiency. '
+            "See also --campaign and --days.",
         )
 
     def _describe_scope(self) -> str:

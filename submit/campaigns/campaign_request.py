@@ -159,10 +159,10 @@ def _check_pacing(pace: Pace, sites: Iterable[Site]) -> None:
     for site in sites:
         if site.batch == LOCAL_BATCH and pace != Pace():
             raise ConfigError(
-                "the local queue does not support pacing",
+                f"jobs of site {site.name} run on this machine, whose queue does not support pacing",
                 where="--spread, --ramp, --in-flight",
-                hint="These options are for batch systems; submit to 'local' separately. --local-slots sets the "
-                "number of concurrent local jobs.",
+                hint=f"These options are for batch systems; submit to {site.name} separately. "
+                "--local-slots sets the number of concurrent local jobs.",
             )
         if site.grid_resource and (pace.spread_s or pace.ramp):
             raise ConfigError(

@@ -260,7 +260,7 @@ def test_job_is_found_by_the_beginning_of_its_identity(settings: Settings) -> No
 
 
 def test_latest_days_of_a_site_are_the_default(settings: Settings) -> None:
-    with pytest.raises(NothingToDoError, match="no timed measurement"):
+    with pytest.raises(NothingToDoError, match=r"no timed .*\n.* treehammer status"):
         explain(settings, "--site", "SITE_C")
     assert "2 measurements" in explain(settings, "--site", "SITE_C", "--days", "36500").output
 

@@ -333,7 +333,7 @@ def test_entries_that_never_start_are_refused(tmp_path: Path) -> None:
     assert lines[0].endswith("3 entries cannot start")
     assert lines[1].startswith("awake: entries.awake.quiet_hours: never starts: its quiet hours")
     assert "large: entries.large: never starts: a campaign needs more than the budget" in lines[2]
-    assert lines[4].startswith("paced: --spread, --ramp, --in-flight: the local queue")
+    assert lines[4].startswith("paced: --spread, --ramp, --in-flight: jobs of site local")
 
 
 def add_jobs(store: Store, site: str, storage: str, failures: Sequence[str]) -> None:
