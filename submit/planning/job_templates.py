@@ -76,7 +76,7 @@ def render_template(
             where=str(path),
             hint=f"Available variables: {variables}.",
         ) from error
-    except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
+    except (jinja2.TemplateError, ConfigError, ValueError, TypeError, ArithmeticError) as error:
         raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
 
 

@@ -140,12 +140,12 @@ class Submission(SubmissionFolder):
 
     @property
     def cluster(self) -> int | None:
-        """Cluster of the submission; None until it was seen in the queue."""
+        """Cluster of the submission; 0 or None until it was seen in the queue."""
         return self._read_cluster().get("cluster")
 
     @property
     def schedd(self) -> str:
-        """Name of the schedd that took the cluster; '' if it is not recorded."""
+        """Name of the schedd that the cluster was sent to; '' if it is not recorded."""
         return str(self._read_cluster().get("schedd", ""))
 
     def record_cluster(self, cluster: int, schedd: str = "") -> int:

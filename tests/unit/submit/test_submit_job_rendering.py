@@ -37,7 +37,7 @@ from treehammer.collectors.worker.probes.credential_checks import unpack_authori
 from treehammer.errors import BatchError, ConfigError, SourceError
 from treehammer.submit.batch.htcondor import submit_language
 from treehammer.submit.batch.htcondor.submit_description import Submission
-from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate
@@ -86,9 +86,9 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{% if %}", r"bad\.j2:1"),
-        ("{{ x | nofilter }}", "nofilter"),
+        ("{{ x | nofilter }}", r"bad\.j2:1: .*nofilter"),
         ("{{ 1 / 0 }}", "zero"),
+        ("{{ '\"' | option }}", r"bad\.j2: .* option of sbatch \(for job 17\)"),
         ("{{ job.nmae | toml }}", r"(?s)bad\.j2.*nmae.*job 17|job 17.*nmae"),
         ("{{ lone | toml }}", r"bad\.j2.*not valid text"),
         (None, "template not found"),
@@ -97,9 +97,9 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
 def test_invalid_template_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
     if text is not None:
         (tmp_path / "bad.j2").write_text(text)
-    values = {"x": 1, "job": {"name": "n"}, "lone": "\udc80"}
+    values, filters = {"x": 1, "job": {}, "lone": "\udc80"}, find_batch("slurm").filters
     with pytest.raises(ConfigError, match=expected):
-        render_template(tmp_path / "bad.j2", values, where="job 17")
+        render_template(tmp_path / "bad.j2", values, filters=filters, where="job 17")
 
 
 def test_changed_files_are_refused(tmp_path: Path) -> None:
