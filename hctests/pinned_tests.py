@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from treehammer.collectors.http_requests import mask_credentials
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError, suggest_word
 from treehammer.hctests.definition import definition_loader
@@ -40,7 +41,6 @@ from treehammer.hctests.git_repository import (
     compute_object_id,
     hold_cache_lock,
     list_remote_refs,
-    mask_credentials,
     update_mirror,
 )
 
