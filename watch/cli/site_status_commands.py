@@ -92,7 +92,7 @@ def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="With --history: only changes at TIME (UTC) or later.",
 )
 @click.option(
-    "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
+    "--superseded", is_flag=True, help="With --history: also changes that no longer hold."
 )
 @prints_rows(*_STATE_COLUMNS)
 @pass_store

@@ -199,7 +199,7 @@ def _list_facts(row: StatusChangeRow) -> Iterator[tuple[str, str]]:
     yield "decided by", f"{row.cause}, version {row.rule_version}"
     yield "decided", format_time(row.decided_us)
     if row.superseded_us:
-        yield "superseded", f"{format_time(row.superseded_us)}, by results that arrived late"
+        yield "superseded", f"{format_time(row.superseded_us)}, as results or downtimes changed"
     counts: Mapping[str, Mapping[str, object] | None] = {
         "states by rule": evidence.rules,
         "counts": evidence.counts,

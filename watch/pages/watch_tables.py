@@ -102,7 +102,7 @@ def build_history_table(changes: Sequence[StatusChangeRow]) -> DataTable:
         column(
             "reason",
             detail=lambda row: (
-                f"superseded {format_time(row['superseded_us'])} by late results or downtimes"
+                f"superseded {format_time(row['superseded_us'])}, as results or downtimes changed"
                 if row["superseded_us"]
                 else ""
             ),
