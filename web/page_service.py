@@ -179,7 +179,7 @@ class PageContext:
             formats = " or ".join(FIGURE_FORMATS)
             text = f"this page has no chart {drawing[:80]!r} as {formats}"
             raise responses.RequestRefusedError(404, text)
-        address = addresses.requested_path() + addresses.link_to_same_page()
+        address = f"{addresses.requested_path()}{addresses.link_to_same_page()}".removesuffix("?")
         file = draw_file(form, content.title, address, specification=chart.specification)
         return make_figure_response("figure", form, file)
 
