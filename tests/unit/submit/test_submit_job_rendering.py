@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import MagicMock
 
 import pytest
 from captured_runs import run_captured
@@ -37,7 +38,7 @@ from treehammer.collectors.worker.probes.credential_checks import unpack_authori
 from treehammer.errors import BatchError, ConfigError, SourceError
 from treehammer.submit.batch.htcondor import submit_language
 from treehammer.submit.batch.htcondor.submit_description import Submission
-from treehammer.submit.batch.interface import JobDescription, find_batch
+from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import cost_estimate
@@ -88,7 +89,7 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
     [
         ("{{ x | nofilter }}", r"bad\.j2:1: .*nofilter"),
         ("{{ 1 / 0 }}", "zero"),
-        ("{{ '\"' | option }}", r"bad\.j2: .* option of sbatch \(for job 17\)"),
+        ("{{ x | option }}", r"bad\.j2: no option \(for job 17\)"),
         ("{{ job.nmae | toml }}", r"(?s)bad\.j2.*nmae.*job 17|job 17.*nmae"),
         ("{{ lone | toml }}", r"bad\.j2.*not valid text"),
         (None, "template not found"),
@@ -97,7 +98,8 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
 def test_invalid_template_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
     if text is not None:
         (tmp_path / "bad.j2").write_text(text)
-    values, filters = {"x": 1, "job": {}, "lone": "\udc80"}, find_batch("slurm").filters
+    values = {"x": 1, "job": {}, "lone": "\udc80"}
+    filters = {"option": MagicMock(side_effect=ConfigError("no option"))}
     with pytest.raises(ConfigError, match=expected):
         render_template(tmp_path / "bad.j2", values, filters=filters, where="job 17")
 
