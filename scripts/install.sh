@@ -11,14 +11,13 @@ say() { printf 'install: %s\n' "$*" >&2; }
 # apt_install PACKAGE... : install Debian packages if this user may.
 apt_install() {
     command -v apt-get >/dev/null || return 1
-    local sudo=()
+    local run=(env DEBIAN_FRONTEND=noninteractive)  # no questions, which nobody would see
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null && sudo -n true 2>/dev/null || return 1
-        sudo=(sudo -n)
+        run=(sudo -n "${run[@]}")
     fi
     say "installing with apt: $*"
-    local -x DEBIAN_FRONTEND=noninteractive
-    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    "${run[@]}" apt-get update -qq && "${run[@]}" apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
 usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; }
