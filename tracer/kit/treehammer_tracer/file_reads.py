@@ -139,8 +139,6 @@ def collect_file_reads(notes: Sequence[ProcessNotes]) -> Dict[str, FileReads]:
         ends = [0] * len(files)
         for read in process.iterate_reads():
             file = files[read.file]
-            if file.is_connection:
-                continue
             if read.is_wanted_block:
                 file.add_wanted_block(read.offset, read.length)
                 continue
