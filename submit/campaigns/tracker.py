@@ -164,9 +164,7 @@ class CampaignTracker:
                 batch = self.find_batch_system(name, group)
                 if batch is None:
                     continue
-                # A killed submitter could not store them.
-                batch_ids = batch.find([job.id for job in group if not job.batch_id])
-                queued = [replace(j, batch_id=batch_ids.get(j.id, j.batch_id)) for j in group]
+                queued = _fill_batch_ids(group, batch)
                 statuses = batch.query(job.batch_id for job in queued if job.batch_id)
             except BatchError as error:
                 self._unanswered[name] = error
@@ -392,6 +390,12 @@ def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[
     """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
+
+
+def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
+    """Fill in batch ids that a killed submitter could not store."""
+    batch_ids = batch.find([job.id for job in jobs if not job.batch_id])
+    return [replace(job, batch_id=batch_ids.get(job.id, job.batch_id)) for job in jobs]
 
 
 @dataclass(frozen=True)
