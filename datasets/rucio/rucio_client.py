@@ -49,8 +49,8 @@ T = TypeVar("T")
 #: Delays in seconds between retries after transient errors.
 RETRY_DELAYS_S = (1.0, 4.0, 10.0)
 DISK_STORAGE = "DISK"
-#: Most files of one request that the schemas of Rucio's servers accept, and of requests that are so
-#: short that nobody waits for them.
+#: Most files of one request that the schemas of Rucio's servers accept, and of requests without a
+#: progress bar.
 MAX_DIDS, MAX_SILENT_DIDS = 1000, 100
 #: Setting -> example of its value.
 _NAME_EXAMPLES = {
