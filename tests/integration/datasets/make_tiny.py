@@ -16,10 +16,10 @@ from treehammer.text_formatting import ProgressCallback, no_progress
 
 
 @contextmanager
-def told(what: str, total: int) -> Iterator[ProgressCallback]:
+def print_start(title: str, total: int) -> Iterator[ProgressCallback]:
     """Print the start of a step at once; real progress bars omit short steps."""
-    print(what, file=sys.stderr, flush=True)
-    with no_progress(what, total) as step:
+    print(title, file=sys.stderr, flush=True)
+    with no_progress(title, total) as step:
         yield step
 
 
@@ -30,6 +30,6 @@ software = root_process.prepare_dataset_root(
 plan = dataset_specs.load_spec(spec_file)
 assert isinstance(plan, dataset_specs.GeneratedSpec)
 try:
-    print(FolderCatalogue(folder).make(plan, software, bars=told).hash)
+    print(FolderCatalogue(folder).make(plan, software, bars=print_start).hash)
 except TreehammerError as error:
     sys.exit(f"refused: {error}")

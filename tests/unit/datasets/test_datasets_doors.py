@@ -131,8 +131,8 @@ class Storage(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.asked.append((self.path, self.headers["Want-Digest"]))
         kind = self.path.split("/")[1]
-        told = {} if kind == "plain" else {"Digest": "adler32=1a2b3c,md5=xyz"}
-        self.answer(int(kind) if kind.isdigit() else 200, STORED_CONTENT, **told)
+        headers = {} if kind == "plain" else {"Digest": "adler32=1a2b3c,md5=xyz"}
+        self.answer(int(kind) if kind.isdigit() else 200, STORED_CONTENT, **headers)
 
     def do_PROPFIND(self) -> None:
         kind = self.path.split("/")[1]

@@ -599,13 +599,13 @@ def test_stuck_rule_does_not_block_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "reason"),
     [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
 )
-def test_suspended_rules_are_stuck(state: str, told: str) -> None:
+def test_suspended_rules_are_stuck(state: str, reason: str) -> None:
     looks = Played(replace(RULE, state=state)).follow()
     assert looks[-1][0].state == STUCK
-    assert told in looks[-1][0].reason
+    assert reason in looks[-1][0].reason
 
 
 def test_parse_rule_converts_row() -> None:
@@ -650,10 +650,10 @@ def test_transient_errors_are_retried(tmp_path: Path) -> None:
 
 def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUCIO_CONFIG", "")  # restores the variable after the test
-    for path, told in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
+    for path, name in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
         (tmp_path / "empty.cfg").write_text("[client]\n")
         settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=name):
             RucioClient(settings).account  # noqa: B018
 
 

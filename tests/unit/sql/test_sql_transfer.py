@@ -86,11 +86,11 @@ def test_export_and_db_commands(settings: config.Settings, store: Store, tmp_pat
 
 def test_prune_command(settings: config.Settings, store: Store) -> None:
     store.add([make_measurement(day=20200101, log_excerpt="said")])
-    told = {"category": "logs", "measurements": 1, "bytes": 4}
+    sizes = {"category": "logs", "measurements": 1, "bytes": 4}
     for arguments, last in ((["--dry-run"], "dry run: nothing was changed"), ([], "deleted")):
         result = invoke_command("db", settings, "prune", "--logs-after", "90", "--json", *arguments)
         (row,) = json.loads(result.stdout)
-        assert row | told == row
+        assert row | sizes == row
         assert last in result.stderr
     result = invoke_command(
         "db", settings, "prune", "--logs-after", "90", "--passes-after", "1", "--json"

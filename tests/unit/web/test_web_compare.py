@@ -588,9 +588,9 @@ def test_values_of_one_column_are_alternatives(
     measured: ServiceThread, query: str, sites: tuple[str, ...], title: str
 ) -> None:
     address = f"/compare?a=6.38.00&b=6.40.00&{query}"
-    told = measured.client.get(f"/api/v1{address}").json()
-    assert {row["site"] for row in told["tables"]["by_site"]} == {*sites}
-    assert told["title"] == f"ROOT 6.40.00 against 6.38.00, {title}"
+    document = measured.client.get(f"/api/v1{address}").json()
+    assert {row["site"] for row in document["tables"]["by_site"]} == {*sites}
+    assert document["title"] == f"ROOT 6.40.00 against 6.38.00, {title}"
     # The command has no alternatives.
     page = measured.load_page(address)
     assert ("treehammer compare" in page) == (" or " not in title)

@@ -131,10 +131,10 @@ def test_filters_choose_rows(
     assert {row["metric"] for row in rows} <= {
         choices.get("metric", name) for name in ("cpu_per_event_s", "wall_per_event_s")
     }
-    told = service.client.get(
+    answer = service.client.get(
         f"{address.replace('/compare/', '/api/v1/comparisons/')}?{urlencode(choices)}"
     )
-    assert len(told.json()["tables"]["by_site"]) == len(rows)
+    assert len(answer.json()["tables"]["by_site"]) == len(rows)
 
 
 def test_filter_is_shown_and_can_be_removed(compared: tuple[ServiceThread, str]) -> None:
@@ -165,8 +165,8 @@ def test_live_comparison_has_matrix_and_filters(compared: tuple[ServiceThread, s
     asked = "/compare?a=6.38.00&b=6.40.00&recompute=1"
     assert read_matrix(service.load_page(asked))["cache_mb=0", "SLOW"][1] == "+30"
     assert "Jobs and trend" in service.load_page(f"{asked}&site=SLOW&variant=cache_mb%3D0")
-    told = service.client.get(f"/api/v1{asked}&site=FAST")
-    assert {row["site"] for row in told.json()["tables"]["by_site"]} == {"FAST"}
+    answer = service.client.get(f"/api/v1{asked}&site=FAST")
+    assert {row["site"] for row in answer.json()["tables"]["by_site"]} == {"FAST"}
 
 
 def test_cell_of_a_load_test_has_no_trend(pages: ServiceThread) -> None:

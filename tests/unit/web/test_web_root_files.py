@@ -87,8 +87,8 @@ def test_invalid_condition_keeps_form_values(
     (message,) = page.list_texts("p", "headline")
     assert "is not a condition" in message
     assert "--where" not in message
-    told = filled.client.get(address)
-    assert (told.status_code, next(iter(told.json()))) == (400, "error")
+    answer = filled.client.get(address)
+    assert (answer.status_code, next(iter(answer.json()))) == (400, "error")
 
 
 def test_errors_hide_paths(
@@ -296,8 +296,8 @@ def search_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
 def test_names_are_found(
     search_service: ServiceThread, text: str, expected: list[tuple[str, str]]
 ) -> None:
-    told = search_service.client.get("/api/v1/search", params={"q": text}).json()["tables"]["hits"]
-    assert [(hit["kind"], hit["name"]) for hit in told] == expected
+    hits = search_service.client.get("/api/v1/search", params={"q": text}).json()["tables"]["hits"]
+    assert [(hit["kind"], hit["name"]) for hit in hits] == expected
 
 
 def test_hits_of_a_kind_are_limited(search_service: ServiceThread) -> None:

@@ -101,8 +101,8 @@ def test_page_begins_with_standing(
 ) -> None:
     page = standing_service.read(f"/sites/{site}{query}")
     assert page.list_texts("p", "headline") == [sentence] * bool(sentence)
-    told = standing_service.client.get(f"/api/v1/sites/{site}{query}").json()
-    assert told["about"]["standing"] == sentence
+    document = standing_service.client.get(f"/api/v1/sites/{site}{query}").json()
+    assert document["about"]["standing"] == sentence
 
 
 def test_parts_add_up_and_name_the_slow_host(standing_service: ServiceThread) -> None:

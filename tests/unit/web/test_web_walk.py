@@ -309,8 +309,8 @@ def test_cost_of_queries_is_independent_of_measurements(
 
 def test_responses_have_server_timing(few: ServiceThread) -> None:
     for address in ("/", "/nothing", "/api/v1/health"):
-        told = few.client.get(address).headers["Server-Timing"]
-        assert re.fullmatch(r"total;dur=\d+\.\d", told)
+        timing = few.client.get(address).headers["Server-Timing"]
+        assert re.fullmatch(r"total;dur=\d+\.\d", timing)
 
 
 def test_long_tables_are_truncated_in_html_only(
@@ -321,8 +321,8 @@ def test_long_tables_are_truncated_in_html_only(
     assert re.findall(r"First .* rows; CSV and JSON hold all.", page.text) == [
         "First 2 of 4 rows; CSV and JSON hold all."
     ]
-    told = few.client.get("/compare/comparison?format=json").json()["tables"]
-    assert [len(told[name]) for name in ("pooled", "by_site")] == [2, 6]
+    tables = few.client.get("/compare/comparison?format=json").json()["tables"]
+    assert [len(tables[name]) for name in ("pooled", "by_site")] == [2, 6]
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,8 @@ def read_rows(store: Store) -> dict[Any, dict[str, Any]]:
 
 def test_dry_run_changes_nothing(store: Store, filled_store: list[Measurement]) -> None:
     before = read_rows(store)
-    told = store.prunable("logs", date(2026, 1, 3))
-    assert told == PruneResult("logs", date(2026, 1, 3), 2, 2 * len("said at the end"))
+    prunable = store.prunable("logs", date(2026, 1, 3))
+    assert prunable == PruneResult("logs", date(2026, 1, 3), 2, 2 * len("said at the end"))
     passes = store.prunable("passes", date(2026, 1, 3))
     assert passes.measurements == 2
     numbers = 2 * len(PACKED_COLUMNS) * 2 * 8
@@ -210,8 +210,8 @@ def test_old_columns_are_pruned(
     store: Store, url: str, filled_store: list[Measurement], what: str
 ) -> None:
     before = read_rows(store)
-    told = store.prunable(what, date(2026, 1, 3))
-    assert store.prune(what, date(2026, 1, 3)) == told
+    prunable = store.prunable(what, date(2026, 1, 3))
+    assert store.prune(what, date(2026, 1, 3)) == prunable
     assert store.prunable(what, date(2026, 1, 3)).measurements == 0
     gone = PACKED_COLUMNS if what == "passes" else ("log_excerpt",)
     for day, row in read_rows(store).items():

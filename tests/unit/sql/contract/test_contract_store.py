@@ -291,9 +291,9 @@ def test_uploaded_campaign(store: Store) -> None:
     handed = CampaignUpload(make_campaign_row(), jobs, first, [finding])
     assert store.apply_upload(handed, SENDER) == UploadResult(2202, 0, 0)
     assert store.apply_upload(handed, SENDER) == UploadResult(0, 0, 2202)
-    told = store.jobs("campaign")
-    assert all(job.is_external for job in told)
-    assert [replace(j, batch_system=jobs[0].batch_system) for j in told] == sorted(
+    stored = store.jobs("campaign")
+    assert all(job.is_external for job in stored)
+    assert [replace(j, batch_system=jobs[0].batch_system) for j in stored] == sorted(
         jobs, key=lambda job: job.id
     )
     ended = replace(first[1], state="lost", ended_us=9, failure_class="lost", message="gone")

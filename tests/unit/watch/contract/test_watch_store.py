@@ -562,8 +562,8 @@ def test_states_are_kept_with_evidence(store: Store) -> None:
     fill_story(store)
     assert update_states(store, STORY_US + 7 * HOUR_US, RULES).recorded
     changes = state_history.list_state_changes(store, site="A")
-    told = [(row.subject_kind, row.state, (row.since_us - STORY_US) / HOUR_US) for row in changes]
-    assert sorted(told) == [
+    states = [(row.subject_kind, row.state, (row.since_us - STORY_US) / HOUR_US) for row in changes]
+    assert sorted(states) == [
         ("site", "critical", 5),
         ("site", "ok", 2),
         ("storage_site", "critical", 5),
