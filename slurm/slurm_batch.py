@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -58,6 +58,8 @@ _STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
     "CANCELLED": (JobState.LOST, BatchEvent.LOST, "removed from the queue"),
 }
 _OTHER_END = (JobState.LOST, BatchEvent.LOST, "ended by Slurm")
+#: Jobs that one command names; the kernel limits the bytes of its arguments.
+_MAX_ARGUMENTS = 10_000
 #: Reasons for which jobs wait as planned.
 _PLANNED_REASONS = ("None", "JobArrayTaskLimit", "Dependency")
 #: Options that Treehammer sets.
@@ -228,18 +230,15 @@ class SlurmBatch(FolderBatch[ArrayFolder]):
         return len(held_ids)
 
     def _act(self, command: Sequence[str], batch_ids: Sequence[str]) -> None:
-        if batch_ids:
-            run_command(*command, *(batch_id.partition("@")[0] for batch_id in batch_ids))
+        for first in range(0, len(batch_ids), _MAX_ARGUMENTS):
+            ids = batch_ids[first : first + _MAX_ARGUMENTS]
+            run_command(*command, *(batch_id.partition("@")[0] for batch_id in ids))
 
     def probe(self, sites: Sequence[BatchSite]) -> Iterator[ProbeResult]:
         """Probe Slurm's controller, and whether each site's partition would start its jobs."""
-        yield _run_probe(self.name, "controller", partial(run_command, "scontrol", "ping"))
+        yield run_probe(self.name, "controller", partial(run_command, "scontrol", "ping"))
         for site in sites:
-            yield _run_probe(site.name, "nodes", partial(_probe_nodes, site.submit))
-
-
-def _run_probe(subject: str, check: str, probe: Callable[[], str]) -> ProbeResult:
-    return run_probe(subject, check, lambda: ", ".join(probe().splitlines()))
+            yield run_probe(site.name, "nodes", partial(_probe_nodes, site.submit))
 
 
 def _probe_nodes(options: Mapping[str, str]) -> str:

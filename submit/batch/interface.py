@@ -164,9 +164,9 @@ PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "failed", "skipped"
 
 
 def run_probe(site: str, check: str, probe: Callable[[], str]) -> ProbeResult:
-    """Return what a probe finds, or the problem that it meets."""
+    """Return what a probe finds, in one line, or the problem that it meets."""
     try:
-        return ProbeResult(site, check, PROBE_OK, probe())
+        return ProbeResult(site, check, PROBE_OK, ", ".join(probe().splitlines()))
     except BatchError as error:
         return ProbeResult(site, check, PROBE_FAILED, error.message, error.hint)
 

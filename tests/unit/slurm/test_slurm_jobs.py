@@ -69,6 +69,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
     answers = SlurmAnswers(tmp_path / "slurm")
     for module in (slurm_batch, slurm_arrays):
         monkeypatch.setattr(module, "run_command", answers.run)
+    monkeypatch.setattr(slurm_batch, "_MAX_ARGUMENTS", 2)
     return answers
 
 
@@ -113,7 +114,8 @@ def test_waiting_and_held_jobs_are_explained(slurm: SlurmAnswers) -> None:
     assert line.startswith("1 job is held, e.g.: JobHeldUser. Release the job (treehammer resume)")
     assert slurm.batch.release(ids) == 1
     assert slurm.commands[-1] == ("scontrol", "release", "7_2")
-    assert slurm.batch.cancel(ids[:1]) == 1
+    assert slurm.batch.cancel(ids) == 3
+    assert slurm.commands[-2:] == [("scancel", "7_0", "7_1"), ("scancel", "7_2")]
     slurm.texts["squeue"] = ""
     assert slurm.query_status(ids[0]).state.value == "cancelled", "whether or not Slurm knows it"
 
