@@ -77,8 +77,11 @@ class DoorComparison:
 
     @property
     def level(self) -> float:
-        """Probability that an interval misses its difference: 5 % for all contrasts together."""
-        return ALPHA / max(len(self.contrasts), 1)
+        """Probability that an interval misses its difference: 5 % for all pairs of doors together.
+
+        The data choose the best door, so that each pair might have been compared.
+        """
+        return ALPHA / max(math.comb(len(self.contrasts) + 1, 2), 1)
 
     @cached_property
     def doors(self) -> list[str]:

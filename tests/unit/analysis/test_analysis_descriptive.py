@@ -101,9 +101,9 @@ def test_best_door_is_found_with_ratio_and_interval() -> None:
         assert contrast.estimate
         low, high = contrast.estimate.interval(comparison.level)
         assert low < math.log(expected) < high
-        assert high - low < 0.05
+        assert high - low < 0.06
         assert (contrast.days, len(contrast.by_site)) == (20, 4)
-    assert comparison.level == 0.025, "both intervals hold together"
+    assert comparison.level == 0.05 / 3, "any pair might have been compared"
 
 
 def test_days_of_the_only_site_give_an_interval() -> None:

@@ -396,7 +396,7 @@ def test_equal_doors_have_no_best(pages: ServiceThread) -> None:
 
 def test_intervals_of_several_doors_name_their_common_confidence(pages: ServiceThread) -> None:
     pages.store.add(make_days({"xrootd": 1.0, "https": 1.25, "file": 1.5}))
-    assert pages.read(DOORS).list_texts("p", "headline")[0].count("(97.5 % interval [") == 2
+    assert pages.read(DOORS).list_texts("p", "headline")[0].count("(98.3 % interval [") == 2
 
 
 def test_tied_doors_are_not_compared(pages: ServiceThread) -> None:
