@@ -65,10 +65,10 @@ from treehammer.text_formatting import pluralize
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
 MAX_SPOOLED_JOBS = 1000
-_QUEUE_PROJECTION = ("ClusterId", "JobMaterializeNextProcId", "StageOutFinish", *JOB_PROJECTION)
-#: JobUniverse of jobs that are forwarded to another batch system.
-_GRID_UNIVERSE = 9
-_IDLE_PROJECTION = ("ClusterId", "ProcId", "JobUniverse", "GridResource", "GridJobStatus")
+_QUEUE_PROJECTION = (
+    *("ClusterId", "JobMaterializeNextProcId", "GridJobStatus", "StageOutFinish"),
+    *JOB_PROJECTION,
+)
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 #: The event log of a cluster, and the procs of some of its jobs.
 ClusterJobs = tuple[EventLog, list[int]]
@@ -435,9 +435,8 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         for log, procs in self._require_schedd(self._read_logs(batch_ids)):
             factory = f"{log.constraint()} && isUndefined(ProcId)"
-            self.connection.act_on_jobs("Hold", factory, reason)
             idle = f"{log.constraint(procs)} && JobStatus == {IDLE_STATUS}"
-            self.connection.act_on_jobs("Hold", idle, reason)
+            self.connection.act_on_jobs("Hold", f"{factory} || {idle}", reason)
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         """Release jobs and clusters that are held for a reason with this text, which is without quotes.
@@ -518,39 +517,40 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         ids = list(batch_ids)
         self.query(ids)
-        logs = [log for log, _ in self._require_schedd(self._read_logs(ids))]
+        groups = [*self._require_schedd(self._read_logs(ids))]
         return [
-            *(line for log in logs for line in _describe_lost_nodes(log)),
+            *(line for log, _ in groups for line in _describe_lost_nodes(log)),
             *(
                 f"HTCondor materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
-                for log in logs
+                for log, _ in groups
                 if log.pause_reason
             ),
-            *self._explain_idle(logs),
+            *self._explain_idle(groups),
         ]
 
-    def _explain_idle(self, logs: Sequence[EventLog]) -> Iterator[str]:
-        """Explain idle jobs without a matching slot; jobs of a cluster are alike, so one is checked."""
-        if not logs:
-            return
-        submissions = " || ".join(sorted({log.submission.constraint for log in logs}))
-        idle: dict[int, list[ClassAdValues]] = defaultdict(list)
-        constraint = f"({submissions}) && JobStatus == {IDLE_STATUS}"
-        for ad in self.connection.query_ads(constraint, _IDLE_PROJECTION):
-            if "ProcId" in ad:
-                idle[ad["ClusterId"]].append(ad)
+    def _explain_idle(self, groups: Sequence[ClusterJobs]) -> Iterator[str]:
+        """Explain clusters without jobs in the queue, and idle jobs without a matching slot.
+
+        Jobs of a cluster are alike, so one is checked.
+        """
+        queue = self._fetch_queue(groups) if groups else {}
         query_slots = cache(self.connection.query_slots)
-        for cluster, ads in idle.items():
-            first, count = ads[0], "1 job is" if len(ads) == 1 else f"{len(ads)} jobs are"
-            if first.get("JobUniverse") == _GRID_UNIVERSE:
-                if not first.get("GridJobStatus"):
-                    yield f"{count} not accepted yet by {first.get('GridResource')}"
-                continue
-            slots = query_slots()
-            if not self.connection.is_matched(cluster, first["ProcId"], slots):
+        for log, _ in groups:
+            ads = queue[log.cluster]
+            idle = [proc for proc, ad in ads.items() if ad.get("JobStatus") == IDLE_STATUS]
+            count = "1 job is" if len(idle) == 1 else f"{len(idle)} jobs are"
+            if ads.keys() == {-1} and not log.pause_reason:
                 yield (
-                    f"{count} idle: no slot of {len(slots)} matches (condor_q -better-analyze "
-                    f"{cluster}.{first['ProcId']})"
+                    f"no job of cluster {log.cluster} is in the queue now; HTCondor adds none while "
+                    "their owner has as many as the schedd's MAX_JOBS_PER_OWNER"
+                )
+            elif idle and (resource := ads[idle[0]].get("GridResource")):
+                if not ads[idle[0]].get("GridJobStatus"):
+                    yield f"{count} not accepted yet by {resource}"
+            elif idle and not self.connection.is_matched(log.cluster, idle[0], query_slots()):
+                yield (
+                    f"{count} idle: no slot of {len(query_slots())} matches (condor_q -better-analyze "
+                    f"{log.cluster}.{idle[0]})"
                 )
 
 

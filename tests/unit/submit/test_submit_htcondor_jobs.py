@@ -26,7 +26,7 @@ from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolConnection, 
 from treehammer.submit.batch.htcondor.pool_probes import probe_pool
 from treehammer.submit.batch.htcondor.submit_description import START_VARIABLE, Submission
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, JobDescription, JobStatus
-from treehammer.submit.campaigns.attempt_rows import describe_holds, explain_end
+from treehammer.submit.campaigns.attempt_rows import explain_end
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED
@@ -275,6 +275,7 @@ class Schedd:
         self.known_names = [self.name]
         self.folder = folder
         self.submission = Submission.for_jobs(folder, "c", "", ["a", "b"])
+        self.cluster = f'TreehammerSubmission == "{self.submission.name}" && ClusterId == 7'
         self.submission.path.mkdir(parents=True)
         index = self.submission.path / "submission.json"
         index.write_text('{"jobs": ["a", "b"], "text": ""}')
@@ -375,9 +376,6 @@ def test_missing_cut_and_replaced_logs_are_completed_by_schedd(schedd: Schedd) -
     schedd.queue = [{"ProcId": 1, **RUNNING}]
     schedd.history = [{"ProcId": 0, "JobStatus": 4, "ExitCode": 3}]
 
-    def remove() -> None:
-        schedd.log.unlink()
-
     def cut() -> None:
         schedd.log.write_text(event(EXECUTE, 10, 1, proc=1))
 
@@ -386,7 +384,7 @@ def test_missing_cut_and_replaced_logs_are_completed_by_schedd(schedd: Schedd) -
         schedd.write(event(EXECUTE, 10, 1, proc=1))
 
     hole = bytes(300) + event(EXECUTE, 10, 1, proc=1).encode()
-    for damage in (remove, cut, rotate, lambda: schedd.log.write_bytes(hole)):
+    for damage in (schedd.log.unlink, cut, rotate, lambda: schedd.log.write_bytes(hole)):
         for is_new_process in (False, True):
             schedd.log.write_text(FIRST + event(EXECUTE, 10, 1))
             schedd.restart_client()
@@ -441,13 +439,12 @@ def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: i
 
 
 def test_open_jobs_are_cancelled_by_cluster_if_all_are(schedd: Schedd) -> None:
-    cluster = f'TreehammerSubmission == "{schedd.submission.name}" && ClusterId == 7'
     schedd.write(FIRST, event(EXECUTE, 10, 1))
     assert schedd.batch.cancel(schedd.ids[1:]) == 1
-    assert schedd.acts == [("Remove", f"{cluster} && (ProcId == 1)")]
+    assert schedd.acts == [("Remove", f"{schedd.cluster} && (ProcId == 1)")]
     assert not schedd.submission.cancellation_mark.exists()
     assert schedd.batch.cancel([*schedd.ids, "1.0@other.0a", "local-1"]) == 2
-    assert schedd.acts[1:] == [("Remove", cluster)]
+    assert schedd.acts[1:] == [("Remove", schedd.cluster)]
     assert schedd.submission.cancellation_mark.exists()
     schedd.write(*(event(ABORTED, 20, proc=n, Reason="treehammer cancel") for n in range(2)))
     assert schedd.batch.cancel(schedd.ids) == 0
@@ -474,12 +471,16 @@ def test_cluster_of_a_killed_submitter_is_in_its_log_or_at_its_schedd_alone(sche
     schedd.submission.record_cluster(0, schedd.name)
     schedd.batch.pool = HTCondorPool(name="p", schedd="First@HOST")
     assert not schedd.batch.find("ab"), "the pool names it, in other letters"
+    schedd.history = [{"ProcId": 0}]
+    expected = dict(zip("ab", schedd.ids, strict=True))
+    assert schedd.batch.find("ab") == expected
+    schedd.submission.record_cluster(0, schedd.name)
     schedd.batch.pool = HTCondorPool(name="p", schedd="second@host")
     with pytest.raises(PoolUnreachableError, match=r"first@host .* second@host"):
         schedd.batch.find("ab")
     schedd.write(FIRST)
     schedd.answers = False
-    assert schedd.batch.find("ab") == dict(zip("ab", schedd.ids, strict=True))
+    assert schedd.batch.find("ab") == expected
 
 
 def test_limit_that_refuses_jobs_is_named_and_their_schedd_known_before(
@@ -506,10 +507,10 @@ def test_held_jobs_are_released_and_waiting_ones_held(schedd: Schedd) -> None:
     schedd.write(FIRST, event(HELD, 20, proc=1, HoldReason="x", HoldReasonCode=1))
     assert schedd.batch.release(schedd.ids) == 1
     schedd.batch.hold(schedd.ids, "site excluded")
-    assert [(action, text.partition("ClusterId == 7 && ")[2]) for action, text in schedd.acts] == [
-        ("Release", "(ProcId == 1) && JobStatus == 5"),
-        ("Hold", "isUndefined(ProcId)"),
-        ("Hold", "(ProcId == 0 || ProcId == 1) && JobStatus == 1"),
+    idle = f"{schedd.cluster} && (ProcId == 0 || ProcId == 1) && JobStatus == 1"
+    assert schedd.acts == [
+        ("Release", f"{schedd.cluster} && (ProcId == 1) && JobStatus == 5"),
+        ("Hold", f"{schedd.cluster} && isUndefined(ProcId) || {idle}"),
     ]
 
 
@@ -585,25 +586,24 @@ def test_event_without_own_time_has_local_time_of_its_log() -> None:
 def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     schedd.submission.description_file.write_text("rank = 1\njob_lease_duration = 60\n")
     lost = event(DISCONNECTED, 20, 1, StartdName="slot1@SITE@x", DisconnectReason="gone")
-    held = event(HELD, 20, proc=1, HoldReason="no such file", HoldReasonCode=13)
     paused = event(EventType.FACTORY_PAUSED, 20, proc=-1, Reason="invalid item")
-    schedd.write(FIRST, event(EXECUTE, 10, 1), lost, held, paused)
+    schedd.write(FIRST, event(EXECUTE, 10, 1), lost, paused)
     ids = schedd.ids
     node, factory = schedd.batch.explain_waiting(ids)
-    (hold,) = describe_holds(schedd.batch.query(ids).values())
     since, until = (
         time.strftime("%H:%M:%S %Z", time.localtime(QUEUED_S + second)) for second in (20, 80)
     )
     assert node.startswith(f"no contact to slot1@SITE@x, where 1 job ran, since {since}; ")
     assert node.endswith(f"starts the jobs again after {until}")
-    assert hold.startswith(
-        "1 job is held, e.g.: no such file (hold code 13, subcode None: transfer"
-    )
     assert factory == "HTCondor materializes no more jobs of cluster 7: invalid item"
-    schedd.write(event(RECONNECTED, 30, 1), event(RELEASED, 30, proc=1))
+    schedd.write(event(RECONNECTED, 30, 1))
     assert schedd.batch.explain_waiting(ids) == [factory]
-    schedd.queue = [{"ProcId": 1, "JobStatus": 1, "JobUniverse": 9, "GridResource": "arc x"}]
-    assert schedd.batch.explain_waiting(ids)[1:] == ["1 job is not accepted yet by arc x"]
+    schedd.queue = [{"JobMaterializeNextProcId": 0}]
+    assert schedd.batch.explain_waiting(ids) == [factory], "paused"
+    schedd.write(event(EventType.FACTORY_RESUMED, 30, proc=-1))
+    assert "no job of cluster 7 is in the queue" in schedd.batch.explain_waiting(ids)[0]
+    schedd.queue += [{"ProcId": 1, "JobStatus": 1, "GridResource": "arc x"}]
+    assert schedd.batch.explain_waiting(ids) == ["1 job is not accepted yet by arc x"]
 
 
 @pytest.mark.parametrize(
