@@ -57,7 +57,7 @@ from treehammer.submit.campaigns.attempt_rows import (
     update_unknown_job,
 )
 
-#: Seconds that a submission by an unknown process has to queue its jobs.
+#: Seconds for which the folder of a submission that cannot be resumed is kept.
 SUBMITTER_GRACE_S = 120.0
 #: Seconds for which the jobs of an interrupted submission can be queued.
 RESUMABLE_S = 30 * DAY_US / 1e6
@@ -77,8 +77,8 @@ class CampaignTracker:
         store: database of campaigns, jobs and measurements.
         batch_system: opens a batch system by name.
         now_us: clock, microseconds since 1970 UTC.
-        under_way: whether a campaign, by its id, is being submitted; None if unknown, then its age
-            decides.
+        under_way: whether a campaign, by its id, is being submitted; None if by another installation,
+            then its age decides.
         upload: sends a campaign to the results service, see :meth:`.CampaignUploader.upload`.
         guard: acts on jobs at excluded sites, see :meth:`.ExclusionGuard.apply`.
     """
@@ -123,7 +123,7 @@ class CampaignTracker:
         # Checked before the query: a submission that ends in between has queued its jobs by then.
         may_be_queued = self.under_way(campaign.id)
         if may_be_queued is None:
-            may_be_queued = (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
+            may_be_queued = (self.now_us() - campaign.created_us) / 1e6 < self.foreign_s
         jobs = {job: job for job in self.store.jobs(campaign.id)}
         open_jobs = {job.id: job for job in filter(may_change, jobs)}
         if not open_jobs:

@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, BatchEvent, JobStatus
 from treehammer.submit.campaigns import campaign_outcome, campaign_polling, submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.campaigns.tracker import RESUMABLE_S, SUBMITTER_GRACE_S, StagedSubmissions
+from treehammer.submit.campaigns.tracker import RESUMABLE_S, StagedSubmissions
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(
@@ -224,11 +224,11 @@ def test_conflicting_record_is_reported(scene: TrackingHarness) -> None:
     assert scene.collect().conflicting == (path.stem,)
 
 
-def test_unqueued_jobs_are_lost_after_grace_period(scene: TrackingHarness) -> None:
+def test_unqueued_jobs_of_others_are_lost_after_a_month(scene: TrackingHarness) -> None:
     scene.batch.jobs.clear()
     scene.batch.statuses.clear()
     assert scene.refresh() == ["queued"] * 2, "another process may still be submitting"
-    scene.now_us = CREATED_US + int(SUBMITTER_GRACE_S * 1e6) + 1
+    scene.now_us = CREATED_US + int(RESUMABLE_S * 1e6) + 1
     assert scene.refresh() == ["lost"] * 2
     assert scene.read_failures() == ["submission"]
 
