@@ -244,9 +244,7 @@ def _repeat_options(context: click.Context) -> Iterator[str]:
 
 def main() -> None:
     """Run the command and exit with the documented exit code."""
-    # '?' stands for characters that the output's encoding lacks, instead of failing.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    _prepare_output()
     try:
         with explain_missing_extra():
             code = cli.main(standalone_mode=False)
@@ -273,14 +271,27 @@ def main() -> None:
         hint = "'treehammer config show' lists the folders that it uses."
         click.echo(f"treehammer: {_name_place(error)}: {error.strerror}\n  {hint}", err=True)
         code = ExitCode.INFRASTRUCTURE
+    except MemoryError:
+        click.echo("treehammer: not enough memory\n  Free some, or raise ulimit -v.", err=True)
+        code = ExitCode.INFRASTRUCTURE
     sys.exit(code)
 
 
+def _prepare_output() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Unbuffered (PYTHONUNBUFFERED), what a nearly full disk does not take would be lost unnoticed.
+        if isinstance(sys.stdout.buffer, io.RawIOBase):
+            file, encoding = sys.stdout.fileno(), sys.stdout.encoding
+            sys.stdout = open(file, "w", 1, encoding, closefd=False)  # noqa: SIM115
+        # '?' stands for characters that the output's encoding lacks, instead of failing.
+        sys.stdout.reconfigure(errors="replace")
+
+
 def _name_place(error: OSError) -> str:
-    """Name the file of an error, or standard output on a full disk, to which nothing is written then."""
+    """Name the file of an error, or standard output that takes nothing more: nothing is written then."""
     if error.filename:
         return str(error.filename)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python exits with 120 after a retry
     return "output or open file"

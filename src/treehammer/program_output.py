@@ -11,14 +11,12 @@ import json
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 from treehammer.collectors.shared_files import find_target, read_document
 from treehammer.errors import ConfigError, StoreError, TreehammerError
@@ -130,22 +128,6 @@ def explain_write_errors(target: Path | str, hint: str = "") -> Iterator[None]:
         message = f"cannot be written ({error.strerror or error})"
         kind = ConfigError if is_wrong else StoreError
         raise kind(message, where=str(target), hint=hint) from error
-
-
-@contextmanager
-def open_binary_stdout() -> Iterator[BinaryIO]:
-    """Open standard output for bytes without losing any.
-
-    ``sys.stdout.buffer`` is no buffer where ``PYTHONUNBUFFERED`` is set, as in many images of
-    containers.  When a process is paused in the middle of a write (Ctrl-Z, a freezer), the system
-    then writes only a part, which the caller does not notice.
-
-    Raises:
-        BrokenPipeError: the reader has closed the pipe.
-    """
-    sys.stdout.flush()
-    with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
-        yield stream
 
 
 class JsonFormatter(logging.Formatter):

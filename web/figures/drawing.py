@@ -17,8 +17,6 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from treehammer.program_output import open_binary_stdout
-
 #: File format -> media type.
 FIGURE_FORMATS = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
 _IDS = re.compile(r"(?<=[\"#])(?:clip|gradient_)\d+(?=[\")])")
@@ -134,7 +132,8 @@ def _renumber_ids(svg: str) -> str:
 def main() -> None:
     """Read JSON from stdin and write the file to stdout."""
     content = draw_chart(form=sys.argv[1], **json.load(sys.stdin))
-    with open_binary_stdout() as out:
+    # sys.stdout.buffer is no buffer where PYTHONUNBUFFERED is set: its writes may end early.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
         out.write(content)
 
 

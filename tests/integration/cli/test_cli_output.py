@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -9,14 +10,30 @@ from pathlib import Path
 
 import pytest
 
+DRAWING = "from treehammer.web.figures import drawing as d; d.draw_chart = lambda **_: bytes(5000); d.main()"
+COMMANDS = [f"-m treehammer {words}" for words in ("datasets list --json", "config show", "--help")]
 
-@pytest.mark.parametrize("words", [["datasets", "list", "--json"], ["config", "show"], ["--help"]])
-def test_full_disk_of_the_output_is_no_verdict(words: list[str]) -> None:
-    command = [sys.executable, "-m", "treehammer", *words]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr[:22]) == (4, "treehammer: output or ")
-    assert "Exception ignored" not in done.stderr
+
+@pytest.mark.parametrize("program", [*COMMANDS, shlex.join(["-c", DRAWING, "png"])])
+@pytest.mark.parametrize(("flags", "output"), [("", "/dev/full"), ("", "output"), ("-u", "output")])
+def test_full_disk_of_the_output_is_no_verdict(
+    program: str, flags: str, output: str, tmp_path: Path
+) -> None:
+    command = f"ulimit -f 1; echo '{{}}' | {sys.executable} -B {flags} {program} > {output}"
+    done = subprocess.run(["bash", "-c", command], stderr=-1, cwd=tmp_path, check=False)
+    assert done.returncode == (4 if program in COMMANDS else 1)
+    assert (b"treehammer: output or " in done.stderr) == (program in COMMANDS)
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_terminal_that_has_gone_is_no_verdict() -> None:
+    command = [sys.executable, "-m", "treehammer", "config", "show"]
+    main, terminal = os.openpty()
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE) as process:
+        os.close(main)
+        os.close(terminal)
+        _, errors = process.communicate()
+    assert (process.returncode, errors[:22]) == (4, b"treehammer: output or ")
 
 
 @pytest.mark.parametrize("words", ["config show", "--help"])

@@ -154,14 +154,6 @@ def test_importing_treehammer_loads_no_slow_module() -> None:
         treehammer.result  # noqa: B018
 
 
-def test_unbuffered_stdout_gets_a_buffer() -> None:
-    code = (
-        "import io; from treehammer.program_output import open_binary_stdout as open_stdout\n"
-        "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
-    )
-    subprocess.run([sys.executable, "-u", "-c", code], check=True)
-
-
 @pytest.mark.parametrize("spelled", ["{0}/source.db", "{0}/link.db", "{0}/../{1}/source.db"])
 def test_copy_onto_alias_of_source_is_refused(source: str, spelled: str) -> None:
     folder = Path(source.removeprefix("sqlite:///")).parent
