@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import unescape
 from http.client import HTTPException, IncompleteRead
@@ -70,24 +70,28 @@ OVERLOAD_HINT = (
     "The server is overloaded or in maintenance: try again later, with fewer requests at once."
 )
 
+#: Title of a web page that says more than the status, as nginx does where it requires a certificate.
+_TITLE = re.compile(r"<title>(?:\d{3}\s)?([^<]*)", re.IGNORECASE)
+_MISSING_CERTIFICATE = re.compile(rb"400 (?:No required|The) SSL certificate")
 _TLS_HINT = "The port speaks TLS: use https:// in the prefix."
 _ADDRESS_HINT = "Check host, port and scheme of its prefix, and the server's log."
 _HINTS_BY_STATUS = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 416: RANGE_HINT}
 _HINTS_BY_STATUS |= dict.fromkeys((429, 503), OVERLOAD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
-#: Ampersand in a listing of a server that writes names as they are.
-_BARE_AMPERSAND = re.compile(rb"&(?!#?\w+;)")
-#: Elements of a listing by WebDAV.
-_MULTISTATUS, _RESPONSE, _HREF, _STATUS = (
-    f"{{DAV:}}{name}" for name in ("multistatus", "response", "href", "status")
-)
-_PROPERTY_STATUS = f"{{DAV:}}propstat/{_STATUS}"
+#: Bytes that XML does not permit where a server writes names as they are, as ``&`` or Latin-1.
+_BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\w+);)")
+_UNESCAPED = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\xff]")
+#: Start of an element with a prefix, which not every server declares.
+_PREFIX = re.compile(rb"(</?)[\w.-]+:")
+#: Elements of a listing by WebDAV, in any namespace, as some servers use a wrong one.
+_RESPONSE, _HREF, _STATUS = "{*}response", "{*}href", "{*}status"
+_PROPERTY_STATUS = "{*}propstat/{*}status"
 #: Such as HTTP/1.1 403 Forbidden.
 _ERROR_STATUS = re.compile(r"\s*\S+ ([45]\d\d) *(.*)")
-_COLLECTION = ".//{DAV:}collection"
+_COLLECTION = ".//{*}collection"
 #: Size of an empty file, which some servers list for folders, too.
-_EMPTY = ".//{DAV:}prop[{DAV:}getcontentlength='0']"
+_EMPTY = ".//{*}prop[{*}getcontentlength='0']"
 #: Scheme and host of an address.  Names may hold colons and slashes, which a parser of URLs misreads.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 
@@ -121,8 +125,7 @@ class HttpDoor:
             with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
                 size, digests = read_length(answer.headers), parse_digests(answer.headers)
             if size is None:
-                message = "the answer to HEAD has no Content-Length, the size of the file"
-                return FileObservation(failure=FAILED, message=message)
+                raise HttpAnswerError("its answer to HEAD has no Content-Length, the file's size")
             return FileObservation(size, digests.get("adler32", ""), digests.get("sha-256", ""))
 
         return self._observe_file(url, head)
@@ -138,9 +141,7 @@ class HttpDoor:
                 Path(copy_to or os.devnull).open("wb") as copy,
             ):
                 if answer.status != 200:
-                    raise HttpAnswerError(
-                        f"it answers with status {answer.status} instead of the file"
-                    )
+                    raise HttpAnswerError(f"it sends status {answer.status} instead of the file")
                 blocks = read_blocks(lambda _: answer.read(READ_BLOCK_BYTES), size)
                 digest = digest_blocks(blocks, advance, copy)
                 length = read_length(answer.headers)
@@ -302,10 +303,10 @@ class HttpSession:
         with self.request("PROPFIND", url, {"Depth": "1"}) as answer:
             root = self.read_listing(answer)
             folder = _split_path(urlsplit(answer.url).path)
-        if root.tag != _MULTISTATUS:
+        if local_name(root) != "multistatus":
             raise HttpAnswerError(f"its listing is <{local_name(root)}> instead of WebDAV's")
         resources = {}
-        for response in root.iter(_RESPONSE):
+        for response in root.iterfind(_RESPONSE):
             href = response.findtext(_HREF, "").strip()
             error = _find_refusal(response)
             if error and len(root) == 1:  # the folder itself
@@ -328,7 +329,7 @@ class HttpSession:
             try:
                 root = parse_xml(content, is_cut=is_cut)
             except XmlError:
-                root = parse_xml(_BARE_AMPERSAND.sub(b"&amp;", content), is_cut=is_cut)
+                root = parse_xml(_repair_listing(content), is_cut=is_cut)
         except XmlError as error:
             raise HttpAnswerError(f"its listing {error}") from error
         if is_cut and len(root):
@@ -373,9 +374,10 @@ class HttpSession:
 
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an answer with an error status."""
-        failure = {401: REFUSED, 403: REFUSED, 404: MISSING, 410: MISSING}.get(error.code, FAILED)
         body = error.read(MAX_ERROR_BYTES)
-        remedy = _TLS_HINT if PLAIN_HTTP.search(body) else _HINTS_BY_STATUS.get(error.code, "")
+        status = 401 if _MISSING_CERTIFICATE.search(body) else error.code
+        failure = {401: REFUSED, 403: REFUSED, 404: MISSING, 410: MISSING}.get(status, FAILED)
+        remedy = _TLS_HINT if PLAIN_HTTP.search(body) else _HINTS_BY_STATUS.get(status, "")
         message = _describe_status(error, body)
         return FileObservation(failure=failure, message=message, remedy=remedy)
 
@@ -383,6 +385,12 @@ class HttpSession:
     def server_name(headers: Any) -> str:
         """Extract name and version of the server, such as ``XRootD v5.5.3``."""
         return str(headers.get("Server", "")).replace("/", " ", 1).strip()
+
+
+def _repair_listing(content: bytes) -> bytes:
+    """Escape what XML does not permit in names, and leave out prefixes of namespaces."""
+    content = _PREFIX.sub(rb"\1", _BARE_AMPERSAND.sub(b"&amp;", content))
+    return _UNESCAPED.sub(lambda match: b"%%%02X" % ord(match[0]), content)
 
 
 def _find_refusal(response: Element) -> re.Match[str] | None:
@@ -399,7 +407,8 @@ def _split_path(address: str, folder: tuple[str, ...] = ()) -> tuple[str, ...]:
     path = address[origin.end() if origin else 0 :].partition("?")[0]
     path = unquote(path, errors="surrogateescape")  # names may be in any encoding
     names = tuple(name for name in path.split("/") if name not in ("", "."))
-    return names if origin or path.startswith("/") else (*folder, *names)
+    is_whole = origin or path.startswith("/") or names[: len(folder)] == folder
+    return names if is_whole else (*folder, *names)
 
 
 def _list_children(
@@ -408,7 +417,11 @@ def _list_children(
     """List names in a folder; servers list the folder itself first, last or not at all."""
     parents = {path[:-1] for path in resources if path}
     if folder not in resources and folder not in parents:
-        folder = _find_listed_folder(resources, parents, folder)
+        # A server behind a proxy knows it by another path.
+        paths = parents & resources.keys() or parents
+        if len(resources) == 1:
+            paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
+        folder = min(paths or parents, key=len, default=folder)
     return [
         (path[-1], is_folder)
         for path, is_folder in resources.items()
@@ -416,23 +429,14 @@ def _list_children(
     ]
 
 
-def _find_listed_folder(
-    resources: Mapping[tuple[str, ...], bool],
-    parents: Set[tuple[str, ...]],
-    folder: tuple[str, ...],
-) -> tuple[str, ...]:
-    """Find the path of a folder that a server behind a proxy knows by another one."""
-    paths = parents & resources.keys() or parents
-    if len(resources) == 1:
-        paths = {path for path in resources if path[-1:] == folder[-1:] and resources[path]}
-    return min(paths or parents, key=len, default=folder)
-
-
 def _describe_status(error: HTTPError, body: bytes) -> str:
     """Describe the status of an answer, with the server's text or the code of an object store."""
-    line = body.decode("utf-8", "replace").strip().partition("\n")[0]
-    text = read_code(error.headers, body) if "<" in line else unescape(line[:200])
-    return f"{error.code} {error.reason}" + (f": {text}" if text else "")
+    content = body.decode("utf-8", "replace")
+    line = content.strip().partition("\n")[0]
+    title = _TITLE.search(content)
+    text = read_code(error.headers, body) if "<" in line else line
+    text = unescape(title[1] if title else text).strip()[:200]
+    return f"{error.code} {error.reason}" + (f": {text}" if text not in ("", error.reason) else "")
 
 
 def _describe_connection_error(error: Exception) -> ProbeResult:

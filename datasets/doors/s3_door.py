@@ -76,14 +76,9 @@ class S3Session(HttpSession):
         parts = urlsplit(self.prefix)
         bucket, _, below = parts.path.strip("/").partition("/")
         folder = "/".join(filter(None, (below, path)))
-        query = {
-            "delimiter": "/",
-            "list-type": "2",
-            "max-keys": str(MAX_FOLDER_ENTRIES),
-            "prefix": f"{folder}/" if folder else "",
-        }
-        words = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-        with self.request("GET", f"{parts.scheme}://{parts.netloc}/{bucket}?{words}", {}) as answer:
+        start = quote(f"{folder}/" if folder else "", safe="")
+        query = f"delimiter=%2F&list-type=2&max-keys={MAX_FOLDER_ENTRIES}&prefix={start}"
+        with self.request("GET", f"{parts.scheme}://{parts.netloc}/{bucket}?{query}", {}) as answer:
             root = self.read_listing(answer)
         if local_name(root) != "ListBucketResult":
             name = f"<{local_name(root)}> {root.findtext('{*}Code', '')}".strip()

@@ -55,27 +55,16 @@ def list_as(*hrefs: str) -> bytes:
     return f'<d:multistatus xmlns:d="DAV:">{responses}</d:multistatus>'.encode()
 
 
-APACHE = b"""<?xml version="1.0" encoding="utf-8"?>
-<D:multistatus xmlns:D="DAV:" xmlns:ns0="DAV:">
-<D:response xmlns:lp1="DAV:" xmlns:lp2="http://apache.org/dav/props/">
-<D:href>/store/</D:href><D:propstat><D:prop><lp1:resourcetype><D:collection/></lp1:resourcetype>
-</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>
-<D:response xmlns:lp1="DAV:"><D:href>/store/my%20file</D:href><D:propstat><D:prop>
-<lp1:resourcetype/><D:getcontenttype>application/x-root</D:getcontenttype></D:prop>
-<D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response></D:multistatus>"""
 LISTINGS = {
-    "apache": APACHE,
-    "default-namespace": list_as("/store/", "/store/my%20file")
-    .replace(b"<d:", b"<")
-    .replace(b"</d:", b"</")
-    .replace(b"xmlns:d", b"xmlns"),
-    "attributes": list_as("/store/my%20file").replace(
-        b"<d:response", b"<d:response a='>' b=\"/>\""
-    ),
+    "no-namespace": list_as("/store/my%20file").replace(b"d:", b""),
+    "wrong-namespace": list_as("/store/my%20file").replace(b"DAV:", b"DAV"),
+    "undeclared-namespace": list_as("/store/my%20file").replace(b"xmlns:d", b"d"),
+    "latin-1": list_as("/store/my%20file", "/store/é").decode().encode("latin-1"),
     "folder-last": list_as("/store/my%20file", "/store/"),
     "folder-without-slash": list_as("/store/", "/store/my%20file").replace(b"/store/<", b"/store<"),
     "absolute": list_as("http://other.example:8443/store/", "https://x//store//my%20file"),
     "relative": list_as("my%20file"),
+    "relative-to-root": list_as("store/", "store/my%20file"),
     "relative-to-itself": list_as("./", "./my%20file"),
     "whole-path-encoded": list_as("%2fstore%2f", "%2Fstore%2Fmy%20file"),
     "double-slash": list_as("//store//", "//store//my%20file"),
@@ -99,6 +88,7 @@ LISTINGS = {
 NAMES = [
     "a&amp;b.root",
     "a&b.root",
+    "a&copy;b.root",
     "c++.root",
     "a%2520b.root",
     "é.root",
@@ -255,11 +245,21 @@ def test_web_door_errors_have_remedies(storage: str, kind: str, problem: str, re
     assert remedy in result.remedy
 
 
-def test_plain_http_to_a_tls_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = b"<center>The plain HTTP request was sent to HTTPS port</center>"
-    monkeypatch.setattr(Storage, "do_PROPFIND", lambda storage: storage.answer(400, text))
+@pytest.mark.parametrize(
+    ("title", "remedy"),
+    [
+        ("The plain HTTP request was sent to HTTPS port", "use https://"),
+        ("No required SSL certificate was sent", "X509_USER_PROXY"),
+    ],
+)
+def test_pages_of_proxies_name_the_cause(
+    title: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"<html><title>400 {title}</title>".encode()
+    monkeypatch.setattr(Storage, "do_PROPFIND", lambda storage: storage.answer(400, page))
     with serve_http(Storage) as port:
-        assert "https://" in probe(f"http://127.0.0.1:{port}/store").remedy
+        result = probe(f"http://127.0.0.1:{port}/store")
+    assert (result.problem, remedy in result.remedy) == (f"400 Bad Request: {title}", True)
 
 
 def test_web_door_without_listing_requires_dataset(storage: str) -> None:
