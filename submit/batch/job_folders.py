@@ -210,12 +210,12 @@ def unpack_output(archive: Path, folder: str) -> None:
             is_complete = size % tarfile.BLOCKSIZE == 0 and stream.read() == bytes(_END_BYTES)
     except IrregularFileError as error:
         raise BatchError(f"{error.strerror}", where=str(archive)) from error
-    if not is_complete:
-        raise BatchError("incomplete archive", where=str(archive))
+    if not is_complete or size > 2 * MAX_OUTPUT_BYTES:
+        raise BatchError("incomplete archive, or too large", where=str(archive))
     part, target = archive.with_name(f".{folder}.part"), archive.with_name(folder)
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, "r:") as tar:  # not compressed: it could unpack to any size
             _check_members(tar, archive, folder)
             tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
             tar.extractall(part, map(_reset_rights, tar))  # noqa: S202 - they are checked
@@ -223,7 +223,8 @@ def unpack_output(archive: Path, folder: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         (part / folder).rename(target)
         archive.unlink()
-    except (tarfile.TarError, OSError, EOFError) as error:
+    # Wrong times, names and sizes raise errors of several kinds.
+    except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
         raise BatchError(f"damaged archive ({error})", where=str(archive)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -238,10 +239,7 @@ def _check_members(tar: tarfile.TarFile, archive: Path, folder: str) -> None:
         if not inside or not (member.isreg() or member.isdir()):
             raise BatchError(f"unexpected content {member.name!r}", where=str(archive))
         if size > MAX_OUTPUT_BYTES or count > MAX_OUTPUT_FILES:
-            raise BatchError(
-                f"more than {MAX_OUTPUT_BYTES} bytes or {MAX_OUTPUT_FILES} files",
-                where=str(archive),
-            )
+            raise BatchError("too many bytes or files", where=str(archive))
 
 
 def read_report(sandbox: Path) -> Mapping[str, Any]:

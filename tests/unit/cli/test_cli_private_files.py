@@ -47,21 +47,15 @@ def test_database_and_its_log_are_private(url: str, tmp_path: Path) -> None:
         assert modes(tmp_path) == private
 
 
-def test_copy_of_database_is_private(tmp_path: Path) -> None:
-    source, target = (f"sqlite:///{tmp_path / name}.db" for name in ("one", "other"))
-    Store.open(source).close()
-    copy_database(source, target, bars=no_progress)
-    assert modes(tmp_path) == {"one.db": "0o600", "other.db": "0o600"}
-
-
-def test_backup_of_database_is_private(
+def test_copies_of_database_are_private(
     url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     Store.open(url).close()
+    copy_database(url, f"sqlite:///{tmp_path / 'other.db'}", bars=no_progress)
     request.getfixturevalue("next_revision")
     upgrade_database(url)
     file_modes = modes(tmp_path)
-    assert (len(file_modes), set(file_modes.values())) == (2, {"0o600"})
+    assert (len(file_modes), set(file_modes.values())) == (3, {"0o600"})
 
 
 @pytest.mark.parametrize("umask", ["000"], indirect=True)

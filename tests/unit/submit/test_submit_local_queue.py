@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -493,9 +494,10 @@ def _write_archive(path: Path, *members: tarfile.TarInfo) -> Path:
     return path
 
 
-def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.TarInfo:
+def _member(name: str, kind: bytes = b"0", size: int = 0, **headers: str) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.size, member.mode, member.linkname = kind, size, 0o4644, "/etc/passwd"
+    member.pax_headers = headers
     return member
 
 
@@ -508,14 +510,20 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.
         _member("output/link", tarfile.SYMTYPE),
         _member("output/hard", tarfile.LNKTYPE),
         _member("output/pipe", tarfile.FIFOTYPE),
-        _member("output/big", size=5000),
+        _member("output/big", size=25_000),
+        _member("output/long", comment="x" * 60_000),
+        _member("output/nan", mtime="nan"),
+        _member("output/inf", mtime="inf"),
+        _member("output/nul", path="output/a\0b"),
+        _member("output/deep", path="output" + "/a" * 3000),
+        _member("output/sparse", **{"GNU.sparse.map": "a,b"}),
     ],
     ids=lambda member: str(member.name),
 )
 def test_hostile_archive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tarfile.TarInfo
 ) -> None:
-    monkeypatch.setattr(job_folders, "MAX_OUTPUT_BYTES", 1000)
+    monkeypatch.setattr(job_folders, "MAX_OUTPUT_BYTES", 20_000)
     (tmp_path / "job.json").write_text("mine")
     (tmp_path / "output").mkdir()
     archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)
@@ -531,8 +539,9 @@ def test_partial_archive_is_left_for_later(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
     whole = _write_archive(tmp_path / "whole", _member("output/a", size=3000)).read_bytes()
     archive = tmp_path / "output.tar"
-    for end in (0, 512, 3000, 3584):
-        archive.write_bytes(whole[:end])
+    packed = gzip.compress(whole).ljust(4 * 512, b"\0")
+    for content in (b"", whole[:512], whole[:3000], whole[:3584], packed):
+        archive.write_bytes(content)
         with pytest.raises(BatchError, match=r"incomplete|damaged"):
             unpack_output(archive, "output")
     archive.write_bytes(whole)
