@@ -517,19 +517,10 @@ class HTCondorBatch(FolderBatch[Submission]):
         """
         ids = list(batch_ids)
         self.query(ids)
-        groups = [*self._require_schedd(self._read_logs(ids))]
-        return [
-            *(line for log, _ in groups for line in _describe_lost_nodes(log)),
-            *(
-                f"HTCondor materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
-                for log, _ in groups
-                if log.pause_reason
-            ),
-            *self._explain_idle(groups),
-        ]
+        return [*self._explain_clusters([*self._require_schedd(self._read_logs(ids))])]
 
-    def _explain_idle(self, groups: Sequence[ClusterJobs]) -> Iterator[str]:
-        """Explain clusters without jobs in the queue, and idle jobs without a matching slot.
+    def _explain_clusters(self, groups: Sequence[ClusterJobs]) -> Iterator[str]:
+        """Explain lost nodes, clusters without jobs in the queue, and idle jobs without a slot.
 
         Jobs of a cluster are alike, so one is checked.
         """
@@ -539,12 +530,15 @@ class HTCondorBatch(FolderBatch[Submission]):
             ads = queue[log.cluster]
             idle = [proc for proc, ad in ads.items() if ad.get("JobStatus") == IDLE_STATUS]
             count = "1 job is" if len(idle) == 1 else f"{len(idle)} jobs are"
-            if ads.keys() == {-1} and not log.pause_reason:
+            yield from _describe_lost_nodes(log)
+            if log.pause_reason:
+                yield f"HTCondor adds no more jobs of cluster {log.cluster}: {log.pause_reason}"
+            elif ads.keys() == {-1}:
                 yield (
                     f"no job of cluster {log.cluster} is in the queue now; HTCondor adds none while "
                     "their owner has as many as the schedd's MAX_JOBS_PER_OWNER"
                 )
-            elif idle and (resource := ads[idle[0]].get("GridResource")):
+            if idle and (resource := ads[idle[0]].get("GridResource")):
                 if not ads[idle[0]].get("GridJobStatus"):
                     yield f"{count} not accepted yet by {resource}"
             elif idle and not self.connection.is_matched(log.cluster, idle[0], query_slots()):

@@ -39,6 +39,8 @@ T = TypeVar("T")
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
 #: Words in errors of HTCondor for which a retry cannot help.
 _REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
+#: Attributes of a slot with what it has in all.
+_TOTALS = ("TotalSlotCpus", "TotalSlotMemory", "TotalSlotDisk", "TotalSlotGPUs")
 #: The bindings' message for every kind of failure.
 _COLLECTOR_FAILED = "Failed communication with collector."
 #: Default port of a collector.
@@ -309,7 +311,7 @@ class PoolConnection:
         )
 
     def query_slots(self) -> Sequence[Any]:
-        """Query all slots except dynamic ones; each requires what its pool does, but no room.
+        """Query all slots except dynamic ones, as empty: each requires what its pool does, but no room.
 
         Raises:
             PoolUnreachableError: the collector did not answer, or denied access.
@@ -317,6 +319,9 @@ class PoolConnection:
         slots = self.query_collector("Startd", 'SlotType =!= "Dynamic"')
         for slot in slots:
             slot["Requirements"] = slot.lookup("Start")
+            # Dynamic slots take from a partitionable one what it has again when their jobs end.
+            for name in filter(slot.get, _TOTALS):
+                slot[name.removeprefix("TotalSlot")] = slot[name]
         return slots
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:

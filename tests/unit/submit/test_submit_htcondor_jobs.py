@@ -423,18 +423,17 @@ def test_job_removed_before_its_turn_is_lost_or_cancelled(
 
 @pytest.mark.parametrize("proc", [-1, 0], ids=["cluster", "job"])
 def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: int) -> None:
-    ids = schedd.ids
     schedd.write(FIRST, event(EXECUTE, 10, 1, proc=1))
-    assert not schedd.batch.release_held(ids, "site excluded")
+    assert not schedd.batch.release_held(schedd.ids, "site excluded")
     hold, end = (EventType.FACTORY_PAUSED, EventType.FACTORY_RESUMED) if proc else (HELD, RELEASED)
     text = "site excluded: disk burns"
     schedd.write(event(hold, 20, proc=proc, Reason=text, HoldReason=text, HoldReasonCode=1))
-    assert not schedd.batch.release_held(ids, "other reason")
+    assert not schedd.batch.release_held(schedd.ids, "other reason")
     assert schedd.asked == 0
-    schedd.batch.release_held(ids, "site excluded")
+    schedd.batch.release_held(schedd.ids, "site excluded")
     assert schedd.asked == 1
     schedd.write(event(end, 30, proc=proc, Reason=text))
-    schedd.batch.release_held(ids, "site excluded")
+    schedd.batch.release_held(schedd.ids, "site excluded")
     assert schedd.asked == 1
 
 
@@ -595,7 +594,7 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     )
     assert node.startswith(f"no contact to slot1@SITE@x, where 1 job ran, since {since}; ")
     assert node.endswith(f"starts the jobs again after {until}")
-    assert factory == "HTCondor materializes no more jobs of cluster 7: invalid item"
+    assert factory == "HTCondor adds no more jobs of cluster 7: invalid item"
     schedd.write(event(RECONNECTED, 30, 1))
     assert schedd.batch.explain_waiting(ids) == [factory]
     schedd.queue = [{"JobMaterializeNextProcId": 0}]
@@ -614,9 +613,10 @@ def test_slot_and_job_require_each_other(
     monkeypatch: pytest.MonkeyPatch, site: str, group: str, is_matched: bool
 ) -> None:
     """The policy of a pool (START) may refuse a job; a slot without room has it later."""
-    slot = classad2.ClassAd({"Site": "A", "Start": classad2.ExprTree('TARGET.Group == "mine"')})
+    slot = classad2.ClassAd({"Site": "A", "Memory": 0, "TotalSlotMemory": 900})
+    slot["Start"] = classad2.ExprTree('TARGET.Group == "mine"')
     slot["Requirements"] = classad2.ExprTree("START && TARGET.RequestCpus <= 0")
-    requirements = classad2.ExprTree(f'TARGET.Site == "{site}"')
+    requirements = classad2.ExprTree(f'TARGET.Site == "{site}" && TARGET.Memory > 500')
     job = classad2.ClassAd({"Group": group, "RequestCpus": 1, "Requirements": requirements})
     connection = PoolConnection(HTCondorPool(name="p"))
     monkeypatch.setattr(connection, "call", lambda _: [slot])
