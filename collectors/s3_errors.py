@@ -103,9 +103,14 @@ _UNSUPPORTED = S3Cause(
     "unsupported",
     "The store needs signed addresses (AWS Signature Version 4) and ranges: update or configure it.",
 )
+_PATH_STYLE = S3Cause(
+    "unsupported",
+    "The store takes the bucket in the host only: s3s://BUCKET.HOST/…, with a file by --dataset.",
+)
 
 _CODES: Mapping[S3Cause, str] = {
-    _CLOCK: "RequestTimeTooSkewed RequestExpired RequestNotReadyYet ExpiredPresignRequest",
+    _CLOCK: "RequestTimeTooSkewed RequestExpired ExpiredRequest RequestNotReadyYet "
+    "ExpiredPresignRequest",
     _EXPIRED: "ExpiredToken ExpiredTokenException TokenExpired TokenRefreshRequired InvalidToken "
     "InvalidTokenId InvalidSecurityToken MalformedSecurityToken SecurityTokenExpired",
     _UNKNOWN_KEY: "InvalidAccessKeyId InvalidAccessKey InvalidClientTokenId NoSuchAccessKey "
@@ -118,8 +123,8 @@ _CODES: Mapping[S3Cause, str] = {
     "UnauthorizedAccess UnauthorizedOperation AuthorizationFailure AuthorizationPermissionMismatch "
     "InsufficientAccountPermissions UserProjectAccessDenied InvalidPayer",
     _ACCOUNT: "AccountProblem AllAccessDisabled NotSignedUp OptInRequired UserSuspended "
-    "UserDisabled AccountIsDisabled InvalidSecurity UserProjectAccountProblem UserProjectInvalid "
-    "UserProjectMissing",
+    "UserDisabled UserDisable AccountIsDisabled InvalidSecurity UserProjectAccountProblem "
+    "UserProjectInvalid UserProjectMissing InArrearOrInsufficientBalance",
     _WRONG_REGION: "PermanentRedirect TemporaryRedirect Redirect AuthorizationHeaderMalformed "
     "AuthorizationQueryParametersError AuthorizationParametersError IncorrectEndpoint InvalidRegion "
     "InvalidRegionName IllegalLocationConstraintException InvalidLocationConstraint WrongRegion",
@@ -143,6 +148,7 @@ _CODES: Mapping[S3Cause, str] = {
     "XMinioInvalidObjectName",
     _ENCRYPTION: "KMSNotConfigured KMS.DisabledException KMS.NotFoundException "
     "KMS.KMSInvalidStateException KMS.InvalidStateException KMS.InvalidKeyUsageException",
+    _PATH_STYLE: "SecondLevelDomainForbidden VirtualHostDomainRequired PathStyleDomainForbidden",
     _UNSUPPORTED: "NotImplemented XNotImplemented NotSupported UnsupportedOperation "
     "MethodNotAllowed UnsupportedSignature CredentialsNotSupported InvalidRange",
 }
@@ -168,6 +174,7 @@ _EXPECTED_REGION = re.compile(r"expecting '([\w-]+)'")
 #: Messages of a refusal that say more than its code, such as those of Garage; the signature was made
 #: for this request, so its time is that of the clock.
 _CAUSES_BY_MESSAGE = {
+    r"\bcap exceeded\b": _ACCOUNT,
     r"expired|valid yet|not yet valid|in the future|date is too old": _CLOCK,
     r"\bno such key\b|\bcredential is mal-?formed|\baccess key has length\b": _UNKNOWN_KEY,
     r"\binvalid signature\b": _SIGNATURE,
@@ -179,9 +186,9 @@ _JSON_TEXT = re.compile(r'"(\w+)"\s*:\s*"([^"\\]*)"')
 
 
 class S3Error(NamedTuple):
-    """An error of an object store: its code, '' if the answer has none, and its cause."""
+    """An error of an object store: its code and message, '' without, and its cause."""
 
-    code: str
+    text: str
     cause: S3Cause
 
 
@@ -198,18 +205,19 @@ def read_error(
         now_s: time of this machine, seconds since 1970; now by default.
     """
     fields = read_fields(body)
-    code = find_code(headers, fields)
+    code = read_code(headers, body)
     region = fields.get("region") or headers.get(_REGION_HEADER, "")
     cause = _TLS if PLAIN_HTTP.search(body) else _find_cause(status, code, region)
     behind_s = _measure_clock(headers, time.time() if now_s is None else now_s)
-    cause = _find_cause_by_message(cause, code, fields.get("message", ""), behind_s)
+    message = " ".join(fields.get("message", "").split())
+    cause = _find_cause_by_message(cause, code, message, behind_s)
     if cause in (_PERMISSION, _SIGNATURE) and not has_keys:
         cause = _NO_KEYS
     if cause is _WRONG_REGION:
         cause = cause._replace(remedy=_name_region(fields, region))
     if cause is _CLOCK:
         cause = cause._replace(remedy=_name_difference(behind_s))
-    return S3Error(code, cause)
+    return S3Error(": ".join(filter(None, (code, message[:200].rstrip(".")))), cause)
 
 
 def _find_cause(status: int, code: str, region: str) -> S3Cause:
@@ -226,7 +234,7 @@ def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: fl
     if cause is _PERMISSION or code in ("InvalidRequest", "InvalidArgument"):
         if abs(behind_s) > MAX_CLOCK_DIFFERENCE_S:
             return _CLOCK
-    elif not is_malformed or not message or "region" in message.lower():
+    elif not is_malformed or not message or re.search("[Rr]egion|scope", message):
         return cause
     else:
         cause = _UNSUPPORTED
@@ -234,14 +242,10 @@ def _find_cause_by_message(cause: S3Cause, code: str, message: str, behind_s: fl
     return next((named for text, named in causes if re.search(text, message, re.IGNORECASE)), cause)
 
 
-def find_code(headers: Any, fields: Mapping[str, str]) -> str:
-    """Find the code of an error; '' for an answer without."""
-    return fields.get("code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "").strip('" ')
-
-
 def read_code(headers: Any, body: bytes) -> str:
-    """Read the code of an error from the start of its answer; '' without."""
-    return find_code(headers, read_fields(body))
+    """Read the code of an error from the start of its answer, or from its headers; '' without."""
+    code = read_fields(body).get("code") or next(filter(None, map(headers.get, _CODE_HEADERS)), "")
+    return code.strip('" ')
 
 
 def read_fields(body: bytes) -> Dict[str, str]:

@@ -168,14 +168,11 @@ def find_limit(operation: str, url: str, software: SoftwareRequest, *, has_crede
             and (not limit.series or software.version.rpartition(".")[0] in limit.series)
             and (has_credential or not limit.with_credential)
         ):
-            return f"{_name_software(software)}: {limit.reason}. {REMEDIES[operation]}"
+            name = f"root = '{software.request}'"
+            if software.provider == "wheel":
+                name = f"ROOT {software.version} from PyPI"
+            return f"{name}: {limit.reason}. {REMEDIES[operation]}"
     return ""
-
-
-def _name_software(software: SoftwareRequest) -> str:
-    if software.provider == "wheel":
-        return f"ROOT {software.version} from PyPI"
-    return f"root = '{software.request}'"
 
 
 def describe_read_limits(url: str) -> str:

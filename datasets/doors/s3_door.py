@@ -86,12 +86,12 @@ class S3Session(HttpSession):
         return list(_iter_names(root))
 
     def describe_error(self, error: HTTPError) -> FileObservation:
-        """Describe an error by its code."""
+        """Describe an error by its code and its message."""
         body = error.read(MAX_ERROR_BYTES)
-        error_code = read_error(error.code, error.headers, body, has_keys=self.keys is not None)
-        cause = error_code.cause
+        answer = read_error(error.code, error.headers, body, has_keys=self.keys is not None)
+        cause = answer.cause
         failure = REFUSED if cause.is_credential else MISSING if cause.kind == MISSING else FAILED
-        message = ": ".join(filter(None, (f"{error.code} {error.reason}", error_code.code)))
+        message = ": ".join(filter(None, (f"{error.code} {error.reason}", answer.text)))
         return FileObservation(failure=failure, message=message, remedy=cause.remedy)
 
 

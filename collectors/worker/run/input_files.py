@@ -352,7 +352,7 @@ def _raise_http_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool
         raise OSError(str(error)) from None
     answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
     cause = answer.cause
-    error_text = f"{error.code} {answer.code}".strip()
+    error_text = f"{error.code} {answer.text}".strip()
     remedy = cause.remedy or PLACE_HINT
     message = f"{url} cannot be copied to the node: the object store answers {error_text}. {remedy}"
     failure_class = CREDENTIAL if cause.is_credential else "stage-in"

@@ -67,7 +67,6 @@ LISTINGS = {
     "relative-to-root": list_as("store/", "store/my%20file"),
     "relative-to-itself": list_as("./", "./my%20file"),
     "whole-path-encoded": list_as("%2fstore%2f", "%2Fstore%2Fmy%20file"),
-    "double-slash": list_as("//store//", "//store//my%20file"),
     "unencoded": list_as("/store/", "/store/my file"),
     "another-root": list_as("/pnfs/cern.ch/store/my%20file", "/pnfs/cern.ch/store/"),
     "another-root-without-folder": list_as("/pnfs/cern.ch/store/my%20file"),
@@ -214,8 +213,6 @@ def test_start_of_a_large_listing_is_enough(storage: str, monkeypatch: pytest.Mo
         (b"<html><body>Index of /store</body></html>", "its listing is <html>"),
         (list_as("/").replace(FOLDER.encode(), FORBIDDEN), "403 Forbidden"),
         (list_as("/store/f")[:-9], "its listing is not valid XML"),
-        (b'<!DOCTYPE x [<!ENTITY a "aa">]>' + list_as("/&a;"), "its listing has a document type"),
-        (list_as(*["<d:x>" * 100]), "its listing has more than"),
     ],
 )
 def test_other_listings_are_refused(
@@ -293,13 +290,13 @@ def answer_as_store(code: str, status: int, text: str = "", **headers: str) -> t
 def test_store_errors_have_their_remedy_in_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    with serve_http(answer_as_store("ExpiredToken", 400)) as port:
+    with serve_http(answer_as_store("ExpiredToken", 400, "It has expired.")) as port:
         url = f"s3://127.0.0.1:{port}/b/f"
         result = probe(url)
         observed = doors.read_file(url, 1)
         written = doors.probe_writing(url)
         headed = doors.stat_file(url)
-    assert result.problem == observed.message == "400 Bad Request: ExpiredToken"
+    assert result.problem == observed.message == "400 Bad Request: ExpiredToken: It has expired"
     assert result.remedy == observed.remedy == written.remedy
     assert result.remedy.startswith("Renew the temporary keys")
     assert observed.failure == REFUSED
