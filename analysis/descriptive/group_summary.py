@@ -25,7 +25,8 @@ from treehammer.analysis.statistics.metric_units import (
     format_metric,
     head_unit,
 )
-from treehammer.analysis.statistics.sample import count_hosts, matches_value
+from treehammer.analysis.statistics.sample import matches_value
+from treehammer.analysis.statistics.verdict import MIN_HOSTS
 from treehammer.collectors.job_spec import CLING
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -269,8 +270,8 @@ class GroupSummary:
     def describe_notes(self) -> Iterator[str]:
         """Describe how the figures were computed, and what is mixed in a group."""
         yield (
-            "Means over jobs ± half of their 95 % t intervals; a job counts by the mean of its "
-            "executions (of its last attempt)."
+            "Means over jobs ± half of their 95 % t intervals (over hosts from three on); a job counts by "
+            "the mean of its executions (of its last attempt)."
         )
         if self.base:
             yield (
@@ -282,10 +283,9 @@ class GroupSummary:
                 f"Mixed in one group: {', '.join(sorted(mixed))}. A mean over a mixture depends on what "
                 "is in it: name these in --by, or choose with --where."
             )
-        rows = [row for group in self.groups for row in group.rows]
-        yield from describe_interpreted_loops(rows)
-        if count_hosts(rows) == 1:
-            yield "One host: the intervals tell how its jobs scattered, not what other hosts would give."
+        yield from describe_interpreted_loops(row for group in self.groups for row in group.rows)
+        if any(group.hosts < MIN_HOSTS for group in self.groups):
+            yield "Intervals of one or two hosts tell how their jobs scattered, not what others would give."
 
 
 def _find_mixed_columns(group: ExecutionGroup) -> set[str]:

@@ -152,18 +152,6 @@ def average_estimates(parts: Sequence[Estimate]) -> Estimate:
     return combine_estimates(parts, [1 / len(parts)] * len(parts))
 
 
-def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None:
-    """Estimate the difference of mean ln(value) of unpaired jobs by Welch's t.
-
-    Weaker than pairs: any other difference between the two sets of jobs is part of the effect.
-    Welch rather than Mann-Whitney because a verdict needs an interval.  Values are positive, in
-    any one unit.
-    """
-    sides = [estimate_mean([math.log(value) for value in side]) for side in (a, b)]
-    estimates = [side for side in sides if side is not None]
-    return combine_estimates(estimates, (-1.0, 1.0)) if len(estimates) == len(sides) else None
-
-
 def has_enough_jobs(jobs_per_host: Collection[int]) -> bool:
     """Return whether :func:`estimate_over_hosts` can answer.
 

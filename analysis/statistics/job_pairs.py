@@ -14,7 +14,7 @@ from itertools import chain
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple, TypeVar
 
-from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
+from treehammer.analysis.statistics.estimates import Estimate, combine_estimates, estimate_mean
 from treehammer.analysis.statistics.sample import (
     HEADLINE_METRICS,
     POSSIBLE_RANGE_S,
@@ -24,6 +24,7 @@ from treehammer.analysis.statistics.sample import (
     natural_sort_key,
     parse_variant,
 )
+from treehammer.analysis.statistics.verdict import MIN_HOSTS
 from treehammer.collectors.job_spec import CONTROL, TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.definition.model import Scalar
@@ -336,13 +337,12 @@ class MeanAndRms:
 
 @dataclass(frozen=True)
 class MeanWithInterval:
-    """A mean over jobs with its 95 % t interval, in the metric's unit.
+    """A mean over jobs with its 95 % t interval, over hosts from three on, in the metric's unit.
 
     A job counts by the mean of its executions.  ``low`` and ``high`` are None where fewer than two
     jobs, or jobs without any spread, say nothing of certainty.
     """
 
-    jobs: int
     mean: float
     low: float | None = None
     high: float | None = None
@@ -376,13 +376,11 @@ class ExecutionGroup:
 
     def mean_over_jobs(self, metric: str) -> MeanWithInterval | None:
         """Summarize over jobs; None where none recorded the metric."""
-        values = self.job_values(metric)
-        if not values:
+        by_host = self.job_values(metric)
+        if not by_host:
             return None
-        estimate = estimate_mean(values)
-        if estimate is None:
-            return MeanWithInterval(len(values), math.fsum(values) / len(values))
-        return MeanWithInterval(len(values), estimate.mean, *estimate.interval())
+        mean, estimate = _estimate_jobs(by_host)
+        return MeanWithInterval(mean, *(estimate.interval() if estimate else ()))
 
     def ratio_over_jobs(self, other: ExecutionGroup, metric: str) -> MeanWithInterval | None:
         """Compute the ratio to another group, as a geometric mean over jobs.
@@ -390,25 +388,47 @@ class ExecutionGroup:
         Unpaired (Welch's t on the logarithms); None where either has no positive values, without an
         interval where either has fewer than two jobs.
         """
-        values, other_values = self.job_values(metric), other.job_values(metric)
-        if not values or not other_values or min(*values, *other_values) <= 0:
+        sides = self.job_values(metric), other.job_values(metric)
+        if not all(sides) or min(chain(*sides[0].values(), *sides[1].values())) <= 0:
             return None
-        jobs = len(values)
-        estimate = estimate_unpaired(other_values, values)
-        if estimate is None:
-            return MeanWithInterval(
-                jobs, math.exp(_mean_of_logs(values) - _mean_of_logs(other_values))
-            )
-        return MeanWithInterval(jobs, math.exp(estimate.mean), *map(math.exp, estimate.interval()))
+        logs = ({host: [*map(math.log, of_host)] for host, of_host in s.items()} for s in sides)
+        (mean, estimate), (base_mean, base_estimate) = map(_estimate_jobs, logs)
+        if estimate is None or base_estimate is None:
+            return MeanWithInterval(math.exp(mean - base_mean))
+        ratio = combine_estimates((estimate, base_estimate), (1.0, -1.0))
+        return MeanWithInterval(math.exp(ratio.mean), *map(math.exp, ratio.interval()))
 
-    def job_values(self, metric: str) -> list[float]:
-        """Return one value per job: the mean over the executions of its last attempt that has one.
+    def job_values(self, metric: str) -> dict[str, list[float]]:
+        """Return one value per job by host: the mean over the executions of its last attempt that has one.
 
-        Comparisons, limits and intervals of figures count a job in the same way.
+        Comparisons, limits and intervals of figures count a job in the same way. A job without a known
+        host stands alone.
         """
         measured = (row for row in self.rows if row[metric] is not None)
         jobs = select_last_attempts(measured, lambda row: (row["job_id"], row["attempt"]))
-        return [fmean(row[metric] for row in rows) for rows in jobs.values()]
+        by_host: dict[str, list[float]] = defaultdict(list)
+        for job, (row, *rows) in jobs.items():
+            host = row.get("machine") or row["host"] or job
+            by_host[host].append(fmean(execution[metric] for execution in (row, *rows)))
+        return by_host
+
+
+def _estimate_jobs(by_host: Mapping[str, Sequence[float]]) -> tuple[float, Estimate | None]:
+    """Estimate the mean over jobs: from three hosts on by Student's t over hosts, else over the jobs.
+
+    Jobs on one host are not independent. Each host stands for the mean and the deviations of its jobs,
+    whose variance is the cluster-robust one.
+    """
+    units = [*chain.from_iterable(by_host.values())]
+    mean, share = math.fsum(units) / len(units), len(by_host) / len(units)
+    if len(by_host) >= MIN_HOSTS:
+        units = [
+            mean + share * math.fsum(value - mean for value in values)
+            for values in by_host.values()
+        ]
+    scale = max(map(abs, units)) or 1.0  # no unit of a metric is too small for a spread
+    estimate = estimate_mean([unit / scale for unit in units])
+    return mean, estimate and replace(estimate, mean=mean, se=scale * estimate.se)
 
 
 def group_executions(rows: Iterable[Row], key: Callable[[Row], Key]) -> list[ExecutionGroup]:
@@ -466,7 +486,3 @@ def _find_implied_columns(rows: Sequence[Row]) -> Iterator[str]:
         yield "dataset_hash"
     tests = {(row.get("test_name"), row.get("test_hash")) for row in rows}
     yield "test_hash" if len({name for name, _ in tests}) == len(tests) else "test_name"
-
-
-def _mean_of_logs(values: Sequence[float]) -> float:
-    return math.fsum(map(math.log, values)) / len(values)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign, ask, evidence, rows
@@ -441,21 +442,31 @@ def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_summary_counts_jobs_as_units() -> None:
-    import scipy
-
     rows = [row("a", 10.0), row("a", 12.0), row("a", 14.0), row("b", 14.0), row("c", 16.0)]
     (group,) = group_executions(rows, lambda _: ())
-    assert group.job_values("rate") == [12.0, 14.0, 16.0]
+    assert group.job_values("rate") == {"one": [12.0, 14.0, 16.0]}
     figure = group.mean_over_jobs("rate")
     assert figure is not None
     low, high = scipy.stats.t.interval(0.95, 2, loc=14, scale=2 / math.sqrt(3))
-    assert figure.jobs == 3
     assert figure.mean == pytest.approx(14)
     assert figure.low == pytest.approx(low)
     assert figure.high == pytest.approx(high)
     spread = group.mean_and_rms("rate")
     assert spread is not None
     assert spread.n == 5
+
+
+def test_jobs_of_one_host_are_no_independent_jobs_of_a_mean() -> None:
+    hosts = [
+        row(host, rate * 1e-14, host=host) for host, rate in zip("abc", (4, 5, 6), strict=True)
+    ]
+    rows = [{**of_host, "job_id": f"{of_host['host']}{n}"} for of_host in hosts for n in range(4)]
+    of_jobs, of_hosts = (group_executions(group, lambda _: ())[0] for group in (rows, hosts))
+    mean, ratio = of_jobs.mean_over_jobs("rate"), of_jobs.ratio_over_jobs(of_jobs, "rate")
+    assert mean is not None
+    assert mean.low is not None, "in any unit"
+    assert mean == of_hosts.mean_over_jobs("rate")
+    assert ratio == of_hosts.ratio_over_jobs(of_hosts, "rate")
 
 
 def test_unknown_hosts_are_not_counted() -> None:
@@ -467,13 +478,13 @@ def test_unknown_hosts_are_not_counted() -> None:
 def test_last_attempt_of_a_job_counts() -> None:
     rows = [row("a", 1.0), row("a", 3.0, attempt=2), row("a", None, attempt=3)]
     (group,) = group_executions(rows, lambda _: ())
-    assert group.job_values("rate") == [3.0]
+    assert group.job_values("rate") == {"one": [3.0]}
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
 def test_values_without_spread_have_no_interval(values: list[float]) -> None:
     (group,) = group_executions([row(str(n), v) for n, v in enumerate(values)], lambda _: ())
-    assert group.mean_over_jobs("rate") == MeanWithInterval(len(values), 5.0)
+    assert group.mean_over_jobs("rate") == MeanWithInterval(5.0)
     assert group_executions([row("a", None)], lambda _: ())[0].mean_over_jobs("rate") is None
 
 
@@ -486,24 +497,24 @@ def test_unusable_measurements_are_counted_separately() -> None:
         row("e", None, kind="checksum"),
     ]
     (group,) = group_executions(rows, lambda _: ())
-    assert group.job_values("rate") == [1.0]
+    assert group.job_values("rate") == {"one": [1.0]}
     assert dict(group.outcomes) == dict.fromkeys(Outcome, 1)
 
 
 def test_ratio_is_unpaired_ratio_of_geometric_means() -> None:
-    rows = [row(f"{side}{n}", base * f, site=side) for side, base in (("A", 8.0), ("B", 4.0))
-            for n, f in enumerate((0.9, 1.0, 1.1))]  # fmt: skip
+    rates = {"A": (7.2, 8.0, 8.8), "B": (3.6, 4.0, 4.4, 4.5)}
+    rows = [row(f"{side}{n}", rate, site=side) for side in rates
+            for n, rate in enumerate(rates[side])]  # fmt: skip
     b, a = group_executions(rows, lambda execution: (execution["site"] == "A",))
     ratio = a.ratio_over_jobs(b, "rate")
     assert ratio is not None
-    assert ratio.mean == pytest.approx(2)
-    assert ratio.low is not None
-    assert ratio.high is not None
-    assert ratio.low * ratio.high == pytest.approx(4)
+    logs = [[*map(math.log, of_side)] for of_side in rates.values()]
+    welch = scipy.stats.ttest_ind(*logs, equal_var=False).confidence_interval()
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     alone = group_executions([row("x", 2.0)], lambda _: ())[0]
     ratio = a.ratio_over_jobs(alone, "rate")
     assert ratio is not None
-    assert ratio == MeanWithInterval(3, ratio.mean)
+    assert ratio == MeanWithInterval(ratio.mean)
     assert ratio.mean == pytest.approx((8 * 0.99 ** (1 / 3)) / 2)
     assert a.ratio_over_jobs(group_executions([row("x", 0.0)], lambda _: ())[0], "rate") is None
 

@@ -27,7 +27,6 @@ from treehammer.analysis.statistics.estimates import (
     adjust_holm,
     estimate_mean,
     estimate_over_hosts,
-    estimate_unpaired,
     has_enough_jobs,
     judge_family,
     plan_units,
@@ -61,21 +60,9 @@ def test_paired_mean_equals_textbook_interval() -> None:
     assert estimate.interval() == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
-def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
-    noise = np.random.default_rng(3)
-    a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
-    estimate = estimate_unpaired(a, b)
-    assert estimate is not None
-    reference = scipy.stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
-    assert estimate.p == pytest.approx(float(reference.pvalue))
-    interval = reference.confidence_interval(0.95)
-    assert estimate.interval() == pytest.approx((float(interval.low), float(interval.high)))
-
-
 def test_identical_values_give_no_interval() -> None:
     assert estimate_mean([0.01] * 20) is None
     assert estimate_mean([0.01]) is None
-    assert estimate_unpaired([2.0, 2.0, 2.0], [3.0, 3.1, 2.9]) is None
 
 
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
