@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from measurement_factory import make_measurement
+
 from treehammer import config
 from treehammer.collectors.job_spec import JobState, SoftwareRequest
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.measurement_record import make_measurement_id
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
@@ -124,46 +124,31 @@ def make_grid_site(*doors: str, name: str = "SITE_A", **changes: Any) -> Site:
 
 
 def make_local_plan(
-    folder: Path, text: str = READING_TEST, *sites: Site, created_us: int = CREATED_US
-) -> Plan:
-    return _make_plan(folder, text, sites or (make_site(),), created_us=created_us)
-
-
-def make_grid_plan(
     folder: Path,
-    text: str,
+    text: str = READING_TEST,
     *sites: Site,
-    options: SubmissionOptions = DEFAULT_OPTIONS,
-    from_sites: tuple[Site, ...] = (),
-) -> Plan:
-    return _make_plan(
-        folder, text, sites or (make_grid_site(),), options=options, from_sites=from_sites
-    )
-
-
-def make_software_requests(pinned: PinnedTest) -> dict[str, SoftwareRequest]:
-    """Parse the values of a test's root axis."""
-    values = map(str, pinned.definition.axes["root"])
-    return {value: providers.parse_software_request(value) for value in values}
-
-
-def _make_plan(
-    folder: Path,
-    text: str,
-    sites: tuple[Site, ...],
-    *,
     created_us: int = CREATED_US,
     options: SubmissionOptions = DEFAULT_OPTIONS,
     from_sites: tuple[Site, ...] = (),
 ) -> Plan:
     pinned = make_pinned_test(folder, text)
     releases = make_software_requests(pinned)
+    sites = sites or (make_site(),)
     manifests = (make_manifest(),) if pinned.definition.dataset else ()
-    site_software = resolve_site_software(sites, releases)
-    inputs = JobInputs(releases, site_software, manifests)
+    inputs = JobInputs(releases, resolve_site_software(sites, releases), manifests)
     request = CampaignRequest(str(folder), created_us=created_us, options=options)
     selection = select_doors(SiteSelection(sites, from_sites), pinned.definition)
     return make_plan(request, pinned, selection, inputs)
+
+
+def make_grid_plan(folder: Path, text: str, *sites: Site, **options: Any) -> Plan:
+    return make_local_plan(folder, text, *(sites or (make_grid_site(),)), **options)
+
+
+def make_software_requests(pinned: PinnedTest) -> dict[str, SoftwareRequest]:
+    """Parse the values of a test's root axis."""
+    values = map(str, pinned.definition.axes["root"])
+    return {value: providers.parse_software_request(value) for value in values}
 
 
 def plan_inputs(pinned: PinnedTest, inputs: JobInputs, *sites: Site) -> Plan:
@@ -289,27 +274,12 @@ class TrackingHarness:
         return self.tracker.collect_records(self.campaign)
 
     def write_record(self, job: int, position: int, attempt: int = 1, **changes: Any) -> Path:
-        started_us = changes.get("started_us", CREATED_US)
-        required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
-                    for m in CATALOGUE if m.required}  # fmt: skip
-        id_ = make_measurement_id(changes.get("job_id", self.ids[job]), attempt, 1, position)
-        values: dict[str, Any] = {
-            **required,
-            "variant": "{}",
-            "measurement_id": id_,
-            "campaign_id": self.campaign.id,
-            "job_id": self.ids[job],
-            "attempt": attempt,
-            "position": position,
-            "site": "local",
-            "kind": "timed",
-            "started_us": started_us,
-            "ended_us": started_us + 1_000_000,
-            "day": epoch_day_to_number(started_us // DAY_US),
-            **changes,
-        }
-        path = self.make_sandbox(job, attempt) / "records" / f"{id_}.json"
-        path.write_text(json.dumps({"values": values, "extras": {}}))
+        values = {"campaign_id": self.campaign.id, "started_us": CREATED_US, **changes}
+        day = epoch_day_to_number(values["started_us"] // DAY_US)
+        job_id = values.pop("job_id", self.ids[job])
+        record = make_measurement(job_id, 1, position, **{"attempt": attempt, "day": day, **values})
+        path = self.make_sandbox(job, attempt) / "records" / f"{record.id}.json"
+        path.write_text(json.dumps({"values": record.values, "extras": {}}))
         return path
 
     def read_attempts(self, job: int = 0) -> list[AttemptRow]:
