@@ -13,15 +13,6 @@ from typing import Dict, List, Optional, Sequence, TextIO
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
-#: Metric of I/O -> its name in /proc.
-_IO_COUNTERS = {
-    "io_read_chars": "rchar",
-    "io_write_chars": "wchar",
-    "io_read_bytes": "read_bytes",
-    "io_write_bytes": "write_bytes",
-}
-
-
 def read_text(path: str) -> str:
     """Read a small file of /proc or /sys; '' when unreadable."""
     try:
@@ -32,15 +23,16 @@ def read_text(path: str) -> str:
 
 
 def read_io(pid: int, account: Optional[TextIO] = None) -> Dict[str, int]:
-    """Read the I/O of a process, its threads and the children it has reaped, in bytes by catalogue name.
+    """Read the I/O of a process, its threads and the children it has reaped, by the kernel's names.
 
     Exact and final for a process that has ended but was not reaped; empty where it is hidden.
     """
     try:
         text = account.read() if account else read_text(f"/proc/{pid}/io")
-        fields = dict(line.split(": ", 1) for line in text.splitlines())
-        return {metric: int(fields[name]) for metric, name in _IO_COUNTERS.items()}
-    except (OSError, KeyError, ValueError):
+        return {
+            name: int(value) for name, value in (line.split(": ") for line in text.splitlines())
+        }
+    except (OSError, ValueError):
         return {}
 
 

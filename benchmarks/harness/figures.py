@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
+from treehammer.collectors.process_stats import Cgroup
 from treehammer.collectors.worker.probes import node_state
-from treehammer.collectors.worker.probes.process_stats import Cgroup
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

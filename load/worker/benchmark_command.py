@@ -14,11 +14,11 @@ from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ...collectors.http_requests import mask_credentials
+from ...collectors.process_stats import Cgroup, read_text
 from ...collectors.record.latency_histograms import QUANTILES, LatencyHistogram
 from ...collectors.shared_files import local_path
 from ...collectors.worker.child_processes import print_line
 from ...collectors.worker.probes.node_state import collect_node_facts
-from ...collectors.worker.probes.process_stats import Cgroup, read_text
 from ...collectors.worker.probes.storage_door import identify_door_server, measure_reachability
 from ..kit.treehammer_load.operation import LoadFile
 from .benchmark import BenchmarkResult, run_benchmark

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
+from ...process_stats import Cgroup, read_text
 from ...record import node_needs
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import local_path
 from . import storage_door
-from .process_stats import Cgroup, read_text
 
 #: Least memory with which ROOT starts; with 0.5 GB of address space, 6.40 does not.
 MIN_ROOT_MEMORY_BYTES = 512 * 1024**2

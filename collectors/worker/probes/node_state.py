@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Union
 
-from .process_stats import Cgroup, read_text
+from ...process_stats import Cgroup, read_text
 
 #: The reported time is that of this many rounds, about 0.3 s of CPU on a core of 2024.  Changing it
 #: changes the instrument.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from ...job_spec import InputFile
+from ...process_stats import PAGE_SIZE, read_io
 from ...shared_files import local_path
-from .process_stats import PAGE_SIZE, read_io
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
@@ -109,7 +109,7 @@ def _refetches_evicted_page(path: str) -> bool:
         after = read_io(os.getpid())
     finally:
         os.close(fd)
-    return bool(before and after) and after["io_read_bytes"] > before["io_read_bytes"]
+    return bool(before and after) and after["read_bytes"] > before["read_bytes"]
 
 
 def _read_through(path: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protoc
 
 from ....verticals import import_parts
 from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec, LoadSpec
+from ...process_stats import Cgroup
 from ...record import node_needs
 from ...record.outcome import Failure
 from ..child_processes import StopSignals
 from ..distance import JobDistance
 from ..probes import credential_checks, node_state
 from ..probes.node_check import check_node
-from ..probes.process_stats import Cgroup
 from ..probes.storage_door import DoorWatch
 from ..service_client import ServiceEndpoint
 

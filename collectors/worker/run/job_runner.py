@@ -42,7 +42,7 @@ ATTEMPT_FILE = "attempt.json"
 FAILED_FOLDER = "failed"
 MAX_FAILED_BYTES = 500_000
 
-#: Modules and packages of the worker that the load generator of the kit uses.
+#: Modules and packages of the worker that the kits of verticals use.
 _SHARED_WITH_KIT = (
     "record",
     "cache_counts.py",
@@ -51,6 +51,7 @@ _SHARED_WITH_KIT = (
     "job_spec.py",
     "json_documents.py",
     "pelican_director.py",
+    "process_stats.py",
     "s3_signing.py",
     "shared_files.py",
     "storage_access.py",

@@ -11,11 +11,11 @@ from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ...job_spec import BASE_SIDE, CONTROL, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...kit.treehammer_kit.loop_libraries import COPY_VARIABLE
+from ...process_stats import list_descendants, read_huge_page_bytes, read_text
 from ...record.outcome import NOT_SUPPORTED, OTHER_HALF, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder, try_lock
 from ..child_processes import ForkedCall
 from ..probes import page_cache
-from ..probes.process_stats import list_descendants, read_huge_page_bytes, read_text
 from ..turns import (
     TURNS_VARIABLE,
     PayloadEndedError,

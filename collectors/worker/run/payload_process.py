@@ -23,12 +23,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Set, TextIO
 
+from ... import process_stats
 from ...job_spec import ExecutionLimits
 from ...record.outcome import ExecutionError, Failure
 from ..child_processes import BoundedLog, StopSignals, die_with_parent
-from ..probes import process_stats
 from ..probes.energy import SHARED_BY_TURNS, EnergyMeter
 
+#: Metric of I/O -> its name in /proc.
+_IO_COUNTERS = {
+    "io_read_chars": "rchar",
+    "io_write_chars": "wchar",
+    "io_read_bytes": "read_bytes",
+    "io_write_bytes": "write_bytes",
+}
 #: Seconds between two samples of the tree.
 SAMPLING_INTERVAL_S = 0.2
 #: The same for payloads that take turns on one core.
@@ -350,7 +357,7 @@ class _ProcessSupervisor:
             "processes": len(self._seen),
             "exit_code": exit_code,
             "exit_signal": exit_signal,
-            **(self._io or {}),
+            **({name: self._io[key] for name, key in _IO_COUNTERS.items()} if self._io else {}),
             **self._energy,
         }
         core_dumped = signaled and os.WCOREDUMP(self._status)

@@ -243,7 +243,8 @@ def test_bonds_and_bridges_count_no_bytes_twice(
 ) -> None:
     sizes = {"lo": 9000, "eth0": 100, "eth1": 200, "bond0": 300, "br0": 300, "veth1": 5}
     lines = ["Inter-| Receive", *(f"  {name}: {sizes[name]}" + " 1" * 15 for name in sizes)]
-    monkeypatch.setattr(server_payloads, "_read_lines", lambda path: lines * path.endswith("/dev"))
+    text = "\n".join(lines)
+    monkeypatch.setattr(server_payloads, "read_text", lambda path: text * path.endswith("/dev"))
     monkeypatch.setattr(
         os.path, "exists", {f"/sys/class/net/{n}/device" for n in cards}.__contains__
     )

@@ -10,7 +10,9 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, TextIO
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Set, TextIO
+
+from ....collectors.process_stats import list_descendants, read_io, read_resident_bytes
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between two samples of threads and memory.
@@ -79,8 +81,8 @@ class CommandRun:
         """
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
-        counters = _read_io(ended.si_pid, accounts)
-        if self.io is not None and counters is not None:
+        counters = read_io(ended.si_pid, accounts.get(ended.si_pid))
+        if self.io is not None and counters:
             self.io = {name: self.io.get(name, 0) + count for name, count in counters.items()}
         else:
             self.io = None
@@ -94,15 +96,6 @@ class CommandRun:
         self.switches_involuntary += usage.ru_nivcsw
         self.pids.add(pid)
         return pid
-
-
-def _read_io(pid: int, accounts: Mapping[int, TextIO]) -> Optional[Dict[str, int]]:
-    """Read the I/O of an ended process, its threads and the children that it reaped."""
-    try:
-        with accounts.get(pid) or open(f"/proc/{pid}/io", encoding="ascii") as stream:
-            return {name: int(value) for name, value in (line.split(": ") for line in stream)}
-    except (OSError, ValueError):
-        return None
 
 
 def run_command(
@@ -143,6 +136,8 @@ def run_command(
     sampler = _Sampler(run.pids) if is_sampled else None
     while run.add_ended_child(accounts) != process.pid:
         pass
+    for account in accounts.values():
+        account.close()
     status, run.wall_ns = run.status, time.monotonic_ns() - start
     process.returncode = status  # reaped here: Popen must not wait for it
     if sampler:
@@ -150,7 +145,7 @@ def run_command(
     survivors: Set[int] = set()
     with suppress(ChildProcessError):
         while True:  # they may have started others in the meantime
-            descendants = list_descendants()
+            descendants = list_descendants(os.getpid())
             survivors.update(descendants)
             for pid in descendants:
                 with suppress(OSError):
@@ -159,17 +154,6 @@ def run_command(
                 run.add_ended_child(accounts)
     run.status, run.survivors = status, len(survivors)
     return run
-
-
-def list_descendants() -> List[int]:
-    """List all processes below this one."""
-    processes = [os.getpid()]
-    for parent in processes:  # which their children join
-        with suppress(OSError):
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{thread}/children", encoding="ascii") as stream:
-                    processes += map(int, stream.read().split())
-    return processes[1:]
 
 
 class _Sampler:
@@ -186,15 +170,13 @@ class _Sampler:
         self._thread.start()
 
     def _sample(self) -> None:
-        page = os.sysconf("SC_PAGESIZE")
         while not self._end.wait(_SAMPLING_INTERVAL_S):
             threads = resident = 0
-            for pid in list_descendants():
+            for pid in list_descendants(os.getpid()):
                 self._pids.add(pid)
-                with suppress(OSError, ValueError, IndexError):
+                with suppress(OSError):
                     threads += len(os.listdir(f"/proc/{pid}/task"))
-                    with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
-                        resident += page * int(stream.read().split()[1])
+                resident += read_resident_bytes(pid)
             self._add(threads or self._threads)
             self._threads_peak = max(self._threads_peak, threads)
             self._peak_bytes = max(self._peak_bytes, resident)

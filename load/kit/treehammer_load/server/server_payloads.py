@@ -10,6 +10,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 from .....collectors.kit.treehammer_kit.pass_summary import compute_share
+from .....collectors.process_stats import read_text
 from .....collectors.record.latency_histograms import LatencyHistogram
 from ..load_driver import LoadTimer, stop_on_signals
 from ..load_task import LoadTask
@@ -80,22 +81,14 @@ def read_read_ahead() -> Dict[str, int]:
     """Return the read-ahead setting of each block device in kB."""
     sizes_kb = {}
     for device in _list_devices():
-        for line in _read_lines(f"/sys/block/{device}/queue/read_ahead_kb"):
-            if line.strip().isdigit():
-                sizes_kb[device] = int(line)
+        size = read_text(f"/sys/block/{device}/queue/read_ahead_kb").strip()
+        if size.isdigit():
+            sizes_kb[device] = int(size)
     return sizes_kb
 
 
-def _read_lines(path: str) -> List[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.readlines()
-    except OSError:
-        return []
-
-
 def _read_cpu() -> Dict[str, float]:
-    for line in _read_lines("/proc/stat"):
+    for line in read_text("/proc/stat").splitlines():
         name, *texts = line.split()
         if name == "cpu":
             # user, nice, system, idle, iowait, irq, softirq, steal; guests are within user and nice.
@@ -116,7 +109,7 @@ def _read_network() -> Dict[str, float]:
     Bonds, VLANs and bridges count what the cards below them count.
     """
     interfaces: Dict[str, List[str]] = {}
-    for line in _read_lines("/proc/net/dev"):
+    for line in read_text("/proc/net/dev").splitlines():
         name, colon, values_text = line.partition(":")
         if colon and name.strip() != "lo":
             interfaces[name.strip()] = values_text.split()
@@ -139,7 +132,7 @@ def _list_devices() -> Iterator[str]:
 def _read_disks() -> Dict[str, float]:
     disks = set(_list_devices())
     sums = dict.fromkeys(("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes"), 0.0)
-    for line in _read_lines("/proc/diskstats"):
+    for line in read_text("/proc/diskstats").splitlines():
         values = line.split()
         if len(values) >= 10 and values[2] in disks:
             sums["disk_reads"] += float(values[3])
@@ -152,7 +145,7 @@ def _read_disks() -> Dict[str, float]:
 def _read_protocol(path: str, name: str) -> Dict[str, float]:
     """Read the pair of lines of a protocol: names, then values."""
     names: List[str] = []
-    for line in _read_lines(path):
+    for line in read_text(path).splitlines():
         prefix, colon, values_text = line.partition(":")
         if not colon or prefix != name:
             continue

@@ -25,12 +25,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_requirements import find_python, skip_or_fail
 
-from treehammer.collectors import cli, worker_zipapp
+from treehammer.collectors import cli, process_stats, worker_zipapp
 from treehammer.collectors.job_spec import NODE_EXIT_CODE
+from treehammer.collectors.process_stats import (
+    measure_tree_bytes,
+    read_resident_bytes,
+)
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.worker.probes import process_stats
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -39,10 +42,6 @@ from treehammer.collectors.worker.probes.credential_checks import (
     resolve_credentials,
 )
 from treehammer.collectors.worker.probes.node_state import find_machine
-from treehammer.collectors.worker.probes.process_stats import (
-    measure_tree_bytes,
-    read_resident_bytes,
-)
 from treehammer.collectors.worker.probes.proxy_certificates import read_proxy
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError

@@ -22,29 +22,24 @@ from credential_factory import write_token
 from job_factory import make_job
 from local_servers import serve_tcp
 
-from treehammer.collectors import shared_files
+from treehammer.collectors import process_stats, shared_files
 from treehammer.collectors.job_spec import (
     NODE_EXIT_CODE,
     RETRY_EXIT_CODE,
     ExecutionLimits,
     InputFile,
 )
+from treehammer.collectors.process_stats import Cgroup
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.s3_signing import mask_signatures
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.child_processes import BoundedLog
-from treehammer.collectors.worker.probes import (
-    page_cache,
-    process_stats,
-    server_identity,
-    storage_door,
-)
+from treehammer.collectors.worker.probes import page_cache, server_identity, storage_door
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
 )
-from treehammer.collectors.worker.probes.process_stats import Cgroup
 from treehammer.collectors.worker.probes.proxy_certificates import ProxyDetails
 from treehammer.collectors.worker.probes.storage_door import DoorLock, DoorWatch
 from treehammer.collectors.worker.run import credential_refusals

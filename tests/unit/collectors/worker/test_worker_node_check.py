@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from local_servers import serve_tcp
 
+from treehammer.collectors import process_stats
 from treehammer.collectors.kit.treehammer_kit import loop_libraries
+from treehammer.collectors.process_stats import Cgroup
 from treehammer.collectors.record.node_needs import NODE_NEEDS, describe_lack
 from treehammer.collectors.record.outcome import ExecutionError, Failure
-from treehammer.collectors.worker.probes import energy, node_check, node_state, process_stats
+from treehammer.collectors.worker.probes import energy, node_check, node_state
 from treehammer.collectors.worker.probes.energy import EnergyMeter
 from treehammer.collectors.worker.probes.node_check import NodeCheck, check_node
-from treehammer.collectors.worker.probes.process_stats import Cgroup
 from treehammer.collectors.worker.run import execution_record
 from treehammer.collectors.worker.run.payload_failures import (
     attribute_to_compiler,
