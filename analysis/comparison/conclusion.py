@@ -469,5 +469,5 @@ def _describe_controls(
         elif index == 0 and check.launches == 1:
             yield f"The only control launch {difference}."
         elif index == 0:
-            reason = "as it should" if check.is_in_order else "which may be its scatter"
+            reason = "which is fine" if check.is_in_order else "which may be its scatter"
             yield f"The control {difference}, {reason}."

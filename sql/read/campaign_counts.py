@@ -148,10 +148,9 @@ class MeasurementCount:
         return all(JobState(state).is_final for state in self.jobs)
 
     def describe_jobs(self) -> str:
-        """Describe the jobs by state, and their bad measurements, in one line."""
-        parts = [f"{self.jobs[s.value]:,} {s.value}" for s in JobState if self.jobs[s.value]]
-        bad = {Outcome.FAILED: self.failed, Outcome.IMPLAUSIBLE: self.implausible}
-        return ", ".join([*parts, *describe_outcomes(bad)])
+        """Describe the jobs by state, in one line."""
+        states = [state.value for state in JobState if self.jobs[state.value]]
+        return ", ".join(f"{self.jobs[state]:,} {state}" for state in states)
 
     def describe_failures(self) -> str:
         """Describe failures by class, and measurements that will never arrive; '' without any."""

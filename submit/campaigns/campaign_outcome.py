@@ -223,8 +223,8 @@ def describe_log(tracker: CampaignTracker, group: FailureGroup) -> Iterator[str]
 
 
 def describe_compilers(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
-    """Yield a line for each site whose nodes leave the loops of a campaign to ROOT's interpreter."""
-    selection = Selection.parse((campaign.id,), ("loop_fallback!=",))
+    """Yield a line for each site whose nodes left loops of a campaign to ROOT's interpreter."""
+    selection = Selection.parse((campaign.id,), ("loop_fallback!=", "loop_compiler!="))
     if rows := list(store.measurements(selection, ("site", "loop_fallback"))):
         # Imported here: it is slow to load, and few sites are such.
         from treehammer.analysis.descriptive.group_summary import describe_interpreted_loops

@@ -466,7 +466,7 @@ def test_pipe_gets_a_line_per_change(
         assert name == "c"
         assert [line.partition(" ")[2].partition(" measured")[0] for line in lines] == [
             ": 0 of 20",
-            "5 queued, 2 running, 3 done, 2 failed: 6 of 20",
+            "5 queued, 2 running, 3 done: 6 of 20",
         ]
         monkeypatch.setattr(campaign_output, "QUIET_S", 0.0)
         show(PROGRESS)
