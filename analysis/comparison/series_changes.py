@@ -11,11 +11,16 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from statistics import fmean
 from typing import Any
 
-from treehammer.analysis.statistics.distributions import student_quantile
+from treehammer.analysis.statistics.estimates import (
+    Estimate,
+    adjust_benjamini_hochberg,
+    estimate_over_hosts,
+)
 from treehammer.analysis.statistics.sample import (
     SAMPLE_COLUMNS,
     Sample,
@@ -58,10 +63,6 @@ PHASE_COLUMNS = (
     "ntuple_read_cpu_s",
     "ntuple_unzip_cpu_s",
 )
-#: Pairs that an interval needs.
-MIN_PAIRS = 3
-#: Confidence of all intervals of one series together.
-CONFIDENCE = 0.95
 #: Columns of a measurement that a detailed sample is made of.
 DETAIL_COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
 
@@ -372,8 +373,8 @@ class PhaseChange:
         phase: one of :data:`PHASES`.
         a_s: mean CPU seconds in one pass of side A.
         b_s: the same of side B.
-        change: mean of B − A, as a share of A's CPU time of the loop.
-        low: lower bound of its interval, with the other phases' at :data:`CONFIDENCE`.
+        change: mean of B − A, as a share of A's CPU time of the loop; each host counts once.
+        low: lower bound of its interval, adjusted for all phases of all series.
         high: upper bound.
         pairs: number of pairs of executions.
         comparison_key: of the series.
@@ -397,10 +398,14 @@ class PhaseChange:
         return self.low > 0 or self.high < 0
 
 
+#: Numbers of a change in the evidence of its series, in the order of its fields.
+_STORED_FIELDS = attrgetter("a_s", "b_s", "change", "low", "high", "pairs")
+
+
 def compare_phases(
     samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
 ) -> list[PhaseChange]:
-    """Compare the phases of all series with enough pairs of executions in one round of a job."""
+    """Compare the phases of all series with enough jobs or launches for a verdict."""
     sides = _Sides.select((item for item in samples if item.phases), axis, a, b)
     series: dict[tuple[str, str], dict[tuple[str, int, int], dict[bool, DetailedSample]]] = (
         defaultdict(lambda: defaultdict(dict))
@@ -409,43 +414,50 @@ def compare_phases(
         sample = item.sample
         pair = series[sides.identify(sample)][sample.job_id, sample.attempt, sample.round]
         pair[sides.is_b(sample)] = item
-    changes: list[PhaseChange] = []
+    measured: list[tuple[PhaseChange, Estimate]] = []
     for rounds in series.values():
         pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
-        if len(pairs) >= MIN_PAIRS:
-            changes += _compare_pairs(pairs, sides)
+        measured += _compare_pairs(pairs, sides)
+    tests = adjust_benjamini_hochberg([estimate.p for _, estimate in measured])
+    changes = []
+    for (change, estimate), test in zip(measured, tests, strict=True):
+        low, high = estimate.interval(test.level)
+        changes.append(replace(change, low=low, high=high))
     return sorted(changes, key=lambda change: (change.label, change.site))
 
 
 def _compare_pairs(
     pairs: Sequence[tuple[DetailedSample, DetailedSample]], sides: _Sides
-) -> list[PhaseChange]:
-    first = pairs[0][0].sample
-    key, site = sides.identify(first)
-    phases = [
-        name for name in PHASES if all(name in side.phases for pair in pairs for side in pair)
-    ]
-    level = (1 - CONFIDENCE) / len(phases) / 2
-    width = student_quantile(len(pairs) - 1, level) / math.sqrt(len(pairs))
-    changes = []
-    for name in phases:
-        shares = [(b.phases[name] - a.phases[name]) / a.loop_s for a, b in pairs]
-        mean, spread = fmean(shares), width * stdev(shares)
-        changes.append(
-            PhaseChange(
-                site=site,
-                label=sides.label(first),
-                phase=name,
-                a_s=fmean(a.phases[name] for a, _ in pairs),
-                b_s=fmean(b.phases[name] for _, b in pairs),
-                change=mean,
-                low=mean - spread,
-                high=mean + spread,
-                pairs=len(pairs),
-                comparison_key=key,
-            )
+) -> Iterator[tuple[PhaseChange, Estimate]]:
+    """Estimate the phases of one series over the units of its verdict: launches or jobs, by host."""
+    for name in PHASES:
+        if not all(name in side.phases for pair in pairs for side in pair):
+            continue
+        hosts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for a, b in pairs:
+            is_launch = a.sample.launch_ratios or b.sample.launch_ratios
+            unit = b.sample.measurement_id if is_launch else b.sample.job_id
+            share = (b.phases[name] - a.phases[name]) / a.loop_s
+            hosts[a.sample.machine or a.sample.host][unit].append(share)
+        by_host = {host: [*map(fmean, units.values())] for host, units in hosts.items()}
+        estimate = estimate_over_hosts(by_host)
+        if estimate is None:
+            continue
+        first = pairs[0][0].sample
+        key, site = sides.identify(first)
+        change = PhaseChange(
+            site=site,
+            label=sides.label(first),
+            phase=name,
+            a_s=fmean(a.phases[name] for a, _ in pairs),
+            b_s=fmean(b.phases[name] for _, b in pairs),
+            change=estimate.mean,
+            low=estimate.mean,
+            high=estimate.mean,
+            pairs=len(pairs),
+            comparison_key=key,
         )
-    return changes
+        yield change, estimate
 
 
 def attach_phases(
@@ -454,34 +466,17 @@ def attach_phases(
     """Add the changes of each series' phases to the evidence of its first row."""
     by_series: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
     for change in changes:
-        by_series[change.comparison_key][change.phase] = (
-            change.a_s,
-            change.b_s,
-            change.change,
-            change.low,
-            change.high,
-            change.pairs,
-        )
+        by_series[change.comparison_key][change.phase] = _STORED_FIELDS(change)
     return attach_to_series(rows, "phases", by_series)
 
 
 def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
     """Collect the changes that :func:`attach_phases` added to rows."""
     return [
-        PhaseChange(
-            "" if row.axis == "site" else row.site,
-            row.label,
-            phase,
-            a_s,
-            b_s,
-            change,
-            low,
-            high,
-            int(pairs),
-            row.comparison_key,
-        )
+        PhaseChange(site, row.label, phase, a_s, b_s, change, low, high, int(n), row.comparison_key)
         for row in rows
-        for phase, (a_s, b_s, change, low, high, pairs) in row.evidence.phases.items()
+        for site in ["" if row.axis == "site" else row.site]
+        for phase, (a_s, b_s, change, low, high, n) in row.evidence.phases.items()
     ]
 
 

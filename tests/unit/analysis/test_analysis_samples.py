@@ -457,9 +457,8 @@ def test_summary_counts_jobs_as_units() -> None:
 
 
 def test_jobs_of_one_host_are_no_independent_jobs_of_a_mean() -> None:
-    hosts = [
-        row(host, rate * 1e-14, host=host) for host, rate in zip("abc", (4, 5, 6), strict=True)
-    ]
+    rates = {"a": 4e-14, "b": 5e-14, "c": 6e-14}
+    hosts = [row(host, rate, host=host) for host, rate in rates.items()]
     rows = [{**of_host, "job_id": f"{of_host['host']}{n}"} for of_host in hosts for n in range(4)]
     of_jobs, of_hosts = (group_executions(group, lambda _: ())[0] for group in (rows, hosts))
     mean, ratio = of_jobs.mean_over_jobs("rate"), of_jobs.ratio_over_jobs(of_jobs, "rate")
