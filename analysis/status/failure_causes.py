@@ -145,6 +145,7 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("software-setup", "cpu-limit"): TIME,
     ("software-setup", "disk-full"): DISK,
     ("software-setup", "file-limit"): DISK,
+    ("software-setup", "node"): FailureCause("node", "Pass its error to the site's administrator."),
     ("credential", "certificate"): _DOOR,
     ("credential", "missing"): _credential(
         "Submit with --proxy, --token-file or --s3-credentials."

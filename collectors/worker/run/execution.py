@@ -43,7 +43,7 @@ from .payload_process import LaunchedPayload
 from .xrootd_settings import RecorderPlugin
 
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
-_CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
+_CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission", "payload": "software-setup"}
 
 #: Seconds between two checks for a stop signal while a child supervises the payload.
 _STOP_POLL_S = 0.5

@@ -429,6 +429,7 @@ def hold(code: str, cause: str) -> str:
         ("software-setup/cpu-limit", "The node ended the payload after 4 s", "time"),
         ("software-setup/file-limit", "The node ended the payload at a file of 4 bytes", "disk"),
         ("software-setup/disk-full", "No space left on device: '/scratch/a'", "disk"),
+        ("software-setup/node", "An operation failed on the node: Too many open files", "node"),
         ("lost", "the worker ended with exit code 75: .: the worker cannot continue: [Errno 28] No space left", "disk"),
         ("implausible", "", "implausible values"),
     ],

@@ -517,8 +517,7 @@ def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
     schedd: Schedd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clusters = iter((8, 9))
-    add_cluster = lambda submission: submission.record_cluster(next(clusters))  # noqa: E731
-    monkeypatch.setattr(schedd.batch, "_add_cluster", add_cluster)
+    monkeypatch.setattr(schedd.batch, "_add_cluster", lambda s: s.record_cluster(next(clusters)))
     for folder in ("shared", "jobs/a/output/attempt-1", "jobs/b/output"):
         (schedd.submission.path / folder).mkdir(parents=True)
     for job in "ab":

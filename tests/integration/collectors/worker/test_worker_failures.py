@@ -248,7 +248,7 @@ def test_failed_fork_is_a_failure_of_the_node(bench: Any) -> None:
     bench.write_job("pass")
     done = subprocess.run([sys.executable, "-c", FULL], cwd=bench.folder, timeout=60, check=False)
     ran = bench.read_result(done.returncode)
-    assert failure(ran.record_values) == ("payload", "node")
+    assert failure(ran.record_values) == ("software-setup", "node")
     assert "Resource temporarily unavailable" in ran.record_values["failure_message"]
     assert "executable" not in ran.record_values["failure_message"], "the payload is not the cause"
 
@@ -315,7 +315,7 @@ def test_unwritable_log_ends_the_payload(bench: Any, marker: str) -> None:
     (bench.folder / "logs").mkdir()
     (bench.folder / "logs" / "1-1.out").symlink_to("/proc/self/mem")
     ran = bench.run(payload, env={marker: "1"})
-    assert failure(ran.record_values) == ("payload", "node")
+    assert failure(ran.record_values) == ("software-setup", "node")
     assert not alive_with(marker)
 
 
