@@ -349,6 +349,8 @@ def _raise_http_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool
     if not is_s3(url):
         if error.code in (404, 410):
             _raise_stage_in_error(f"{url} cannot be read: {error}. {PLACE_HINT}", "missing")
+        if error.code < 500 and error.code not in (408, 425, 429):
+            _raise_stage_in_error(f"{url} cannot be copied to the node: {error}.", "request")
         raise OSError(str(error)) from None
     answer = read_error(error.code, error.headers, error.read(MAX_ERROR_BYTES), has_keys=has_keys)
     cause = answer.cause
@@ -361,5 +363,4 @@ def _raise_http_error(url: str, error: urllib.error.HTTPError, *, has_keys: bool
 
 
 def _raise_stage_in_error(message: str, kind: str = "copy") -> NoReturn:
-    transient = kind in ("copy", "size")
-    raise ExecutionError(Failure("stage-in", kind, "stage-in", message, transient=transient))
+    raise ExecutionError(Failure("stage-in", kind, "stage-in", message, kind in ("copy", "size")))

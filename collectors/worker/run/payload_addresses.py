@@ -131,8 +131,7 @@ def locate_url(url: str, env: Mapping[str, str], failure_class: str = "open") ->
     except (OSError, http.client.HTTPException) as error:
         reason = str(error)
     message = f"{url}: the federation and its director name no cache: {reason}."
-    transient = kind != "missing"
-    raise ExecutionError(Failure(failure_class, kind, failure_class, message, transient))
+    raise ExecutionError(Failure(failure_class, kind, failure_class, message, kind != "missing"))
 
 
 def _load_keys(url: str, env: Mapping[str, str]) -> Optional[S3Keys]:

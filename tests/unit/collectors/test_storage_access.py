@@ -285,9 +285,12 @@ def test_http_file_is_copied_and_verified(web: str, tmp_path: Path) -> None:
         (400, "ExpiredToken", ("credential", "expired", False), "Renew"),
         (503, "SlowDown", ("stage-in", "overload", True), "fewer requests"),
         (404, "NoSuchKey", ("stage-in", "missing", False), "Place the dataset"),
+        (404, "http", ("stage-in", "missing", False), "Place the dataset"),
+        (405, "http", ("stage-in", "request", False), "HTTP Error 405"),
+        (503, "http", ("stage-in", "copy", True), "HTTP Error 503"),
     ],
 )
-def test_errors_of_object_stores_are_recorded_with_their_cause(
+def test_errors_of_stores_are_recorded_with_their_cause(
     status: int, code: str, failure: tuple[str, str, bool], remedy: str, tmp_path: Path
 ) -> None:
     class Store(SimpleHTTPRequestHandler):
@@ -297,8 +300,9 @@ def test_errors_of_object_stores_are_recorded_with_their_cause(
 
     keys = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "b"}
     setup = SoftwareSetup("none", sys.executable, keys)
+    scheme, code = ("http", "") if code == "http" else ("s3", code)
     with serve_http(Store) as port, pytest.raises(ExecutionError) as caught:
-        _stage(url := f"s3://127.0.0.1:{port}/b/f", tmp_path, setup)
+        _stage(url := f"{scheme}://127.0.0.1:{port}/b/f", tmp_path, setup)
     recorded = caught.value.failure
     assert (recorded.failure_class, recorded.kind, recorded.transient) == failure
     assert f"{status} {code}".strip() in recorded.message
@@ -307,10 +311,7 @@ def test_errors_of_object_stores_are_recorded_with_their_cause(
     assert classify_refusal(recorded, keys, [url], software) == recorded
 
 
-def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match=r"HTTP Error 404: .*\. Place the dataset") as caught:
-        _stage(f"{web}/none.root", tmp_path, _setup())
-    assert (caught.value.failure.kind, caught.value.failure.transient) == ("missing", False)
+def test_stop_signal_ends_copy(web: str, tmp_path: Path) -> None:
     with pytest.raises(ExecutionError, match="SIGTERM"):
         _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
 
