@@ -21,13 +21,14 @@ from ..probes.proxy_certificates import read_proxy
 
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
-    r"auth failed|\[3030\]|no protocols left to try|(?<!\d)401(?!\d)|unauthorized|invalid.?token"
+    r"auth failed|\[3030\]|no protocols left to try|(?:HTTP\S*|error:?|status|code:?) 401(?!\d)|invalid_token"
+    r"|(?<!\d)401\W{1,3}(?:auth|client error|message=|unauthorized)|unauthorized \(401\)"
     r"|\balert (?:bad certificate|unknown ca|certificate (?:required|expired|unknown|revoked))",
     re.IGNORECASE,
 )
 #: Messages of a server that knows the user, but does not permit reading this file.
 _FORBIDDEN = re.compile(
-    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}(?:forbidden|permission refused)|forbidden \(403\)|error:? 403|status 403(?!\d)|insufficient.?scope",
+    r"\[3010\]|(?<!\d)403(?!\d)[^\n]{0,20}(?:forbidden|permission refused)|forbidden \(403\)|(?:HTTP/\S*|error:?|status|code:?) 403(?!\d)|insufficient.?scope",
     re.IGNORECASE,
 )
 #: Messages of a client that does not trust the server.
@@ -47,7 +48,7 @@ _CLIENT_LINE = re.compile(
     re.IGNORECASE,
 )
 #: URLs and paths, whose numbers and words are no answer of a server.
-_ADDRESS = re.compile(r"\S*/\S*")
+_ADDRESS = re.compile(r"(?<!\S)(?!HTTP/)\S*/\S*")
 #: Class of ROOT builds without davix and curl.
 _WITHOUT_CREDENTIALS = "TWebFile"
 #: Failures that a refusal may cause: class, or class and kind.
@@ -184,6 +185,5 @@ def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
         last = max(credentials, key=lambda credential: credential.end)
         return f"The job's {last.ending} expired at {format_time(last.end)}."
     names = " and ".join(credential.label for credential in credentials)
-    if kind == "not-permitted":
-        return f"The door does not permit this path with the job's {names}."
-    return f"The door refused the job's {names}."
+    refusal = "does not permit this path with" if kind == "not-permitted" else "refused"
+    return f"The door {refusal} the job's {names}."
