@@ -27,7 +27,7 @@ class RangeAnswerError(HttpAnswerError):
 def read_length(headers: Any) -> Optional[int]:
     """Return the length of an answer's body, or None if it states none."""
     text = (headers.get("Content-Length") or "").strip()
-    return int(text) if text.isdigit() and not headers.get("Transfer-Encoding") else None
+    return int(text) if text.isdecimal() and not headers.get("Transfer-Encoding") else None
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def _parse_retry_after(text: Optional[str]) -> float:
     """Parse ``Retry-After`` to seconds; 0 when absent or unreadable."""
     if not text:
         return 0.0
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return float(text)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -105,18 +106,18 @@ def read_record(
         if owner != (job.campaign_id, job.id):
             raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
         require_unflagged(measurement)
+        return measurement
     except FileNotFoundError:
-        return None  # another collection has just moved it
+        pass  # another collection has just moved it
     except (IrregularFileError, ValueError) as error:
-        if not JobState(job.state).is_final:
-            return None
-        reason = getattr(error, "strerror", "") or str(error)
-        folder = path.parent.parent / REJECTED_FOLDER
-        folder.mkdir(exist_ok=True)
-        path = path.rename(folder / path.name)
-        rejected.append(RejectedFile(job.id, attempt, path, reason))
-        return None
-    return measurement
+        if JobState(job.state).is_final:
+            reason = getattr(error, "strerror", "") or str(error)
+            folder = path.parent.parent / REJECTED_FOLDER
+            with suppress(OSError):  # it stays where a job has barred its way
+                folder.mkdir(exist_ok=True)
+                path = path.rename(folder / path.name)
+            rejected.append(RejectedFile(job.id, attempt, path, reason))
+    return None
 
 
 def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
@@ -241,7 +242,8 @@ def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, s
 
 def _stop_signal(sandbox: Path | None) -> str:
     """Return the signal that stopped the worker according to its attempt.json; '' for none."""
-    return str((sandbox and read_report(sandbox).get("stopped_by")) or "")
+    name = str((sandbox and read_report(sandbox).get("stopped_by")) or "")
+    return name[:20] if name.isprintable() else ""
 
 
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:

@@ -311,7 +311,8 @@ class CampaignTracker:
         for item in rejected:
             for attempt in self.store.attempts([item.job_id]):
                 if attempt.number == item.attempt and not attempt.failure_class:
-                    message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
+                    path = str(item.path).encode(errors="replace").decode()
+                    message = f"{INVALID_RECORD} ({item.reason}): {path}"
                     failed = replace(attempt, failure_class="upload", message=message)
                     self.store.set_attempts([failed])
 

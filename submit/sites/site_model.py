@@ -168,7 +168,7 @@ def _validate_address(address: str) -> str:
     host, _, port = address.rpartition(":")
     if not address:
         return address
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise invalid_value(f"{address!r} is not HOST:PORT")
     return address
 

@@ -171,7 +171,7 @@ class Submission(SubmissionFolder):
         with suppress(OSError), os.scandir(job_folder / OUTPUT_FOLDER) as entries:
             for entry in entries:
                 number = entry.name.removeprefix(ATTEMPT_PREFIX)
-                if number.isdigit() and entry.is_dir(follow_symlinks=False):
+                if number.isdecimal() and entry.is_dir(follow_symlinks=False):
                     folders[int(number)] = Path(entry.path)
         return dict(sorted(folders.items()))
 

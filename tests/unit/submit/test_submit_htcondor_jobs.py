@@ -700,7 +700,8 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
     submission.record_cluster(7)
     submission.log_file.write_text("".join((FIRST, event(EXECUTE, 10), *later)))
     if output:
-        (submission.job_folder(0) / f"output/attempt-{output}").mkdir(parents=True)
+        for name in (output, "²"):
+            (submission.job_folder(0) / f"output/attempt-{name}").mkdir(parents=True)
     ad = {"JobStatus": 2, "ClusterId": 7, "ProcId": 0, "TreehammerSubmission": submission.name}
     grid = {"GridResource": "condor a b", "JobStartDate": QUEUED_S + 10}
     monkeypatch.setattr(batch.connection, "query_ads", lambda *_, **__: [ad | grid])

@@ -371,7 +371,9 @@ def test_stopped_last_attempt_is_complete_only_with_all_measurements(
 
 def test_invalid_record_file_fails_complete_attempt(scene: TrackingHarness) -> None:
     upload(scene, 1, 2)
-    scene.write_record(0, 1).with_name("bad.json").write_text("{")
+    scene.write_record(0, 1).with_name("\udcff.json").write_text("{")
+    (scene.make_sandbox() / "rejected-records").touch()  # it cannot be moved aside
+    (scene.make_sandbox() / "attempt.json").write_text(r'{"stopped_by": "\ud800"}')
     scene.end_job(JobState.DONE)
     assert scene.collect().rejected
     for _ in range(2):
