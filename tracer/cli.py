@@ -54,8 +54,6 @@ _NAME_LENGTH = 40
 
 _SIDE_COLUMNS = (
     TableColumn("side", "side"),
-    TableColumn("cpu_s", "CPU s/run", format_significant, is_number=True),
-    TableColumn("wall_s", "s/run", format_significant, is_number=True),
     TableColumn("peak_bytes", "memory", format_size, is_number=True),
     TableColumn("threads_idle", "idle threads", format_significant, is_number=True),
     TableColumn("files_read", "files", is_number=True),
@@ -274,25 +272,17 @@ def _compare(
 
 
 def describe_sides(rows: Sequence[Row], axis: str) -> Sequence[Block]:
-    """Describe the sides of a comparison: medians of times, one recorded run of each, and its gaps."""
-    from statistics import median
-
+    """Describe the sides of a comparison: one recorded run of each, and its gaps."""
     from treehammer.hctests.definition.model import parse_axes
     from treehammer.tracer.trace_summary import parse_trace
 
-    rows_by_side: dict[str, list[Row]] = {}
+    rows_by_side: dict[str, Row] = {}
     for row in rows:
         if row["cpu_per_event_s"] is not None:
-            rows_by_side.setdefault(str(parse_axes(str(row["variant"]))[axis]), []).append(row)
+            rows_by_side.setdefault(str(parse_axes(str(row["variant"]))[axis]), row)
     sides = [
-        {
-            **of_side[0],
-            "side": name,
-            "cpu_s": median(row["cpu_per_event_s"] for row in of_side),
-            "wall_s": median(row["wall_per_event_s"] for row in of_side),
-            "peak_bytes": parse_trace(of_side[0]).get("peak_bytes"),
-        }
-        for name, of_side in sorted(rows_by_side.items())
+        {**row, "side": name, "peak_bytes": parse_trace(row).get("peak_bytes")}
+        for name, row in sorted(rows_by_side.items())
     ]
     gaps = [
         f"Not known of {side['side']}: {side['file_reads_missing']}."
