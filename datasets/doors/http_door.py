@@ -39,6 +39,7 @@ from treehammer.datasets.doors.observations import (
     MISSING,
     NO_RESPONSE,
     NOTHING_TO_READ,
+    OVERLOAD_HINT,
     PERMISSION_HINT,
     REFUSED,
     SAMPLE_BYTES,
@@ -64,11 +65,6 @@ READ_BLOCK_BYTES = 1 << 20
 
 #: Remedy for answers that break the rules of range requests.
 RANGE_HINT = "Let the server and its proxies honor Range (RFC 9110, 14.2), as ROOT needs it."
-
-#: Remedy for a server that has too many requests, or no time for them (429, 503).
-OVERLOAD_HINT = (
-    "The server is overloaded or in maintenance: try again later, with fewer requests at once."
-)
 
 #: Title of a web page that says more than the status, as nginx does where it requires a certificate.
 _TITLE = re.compile(r"<title>(?:\d{3}\s)?([^<]*)", re.IGNORECASE)

@@ -25,6 +25,10 @@ PERMISSION_HINT = (
     "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
     "BEARER_TOKEN_FILE, S3 keys in AWS_SHARED_CREDENTIALS_FILE."
 )
+#: Remedy for a server that has too many requests, or no time for them.
+OVERLOAD_HINT = (
+    "The server is overloaded or in maintenance: try again later, with fewer requests at once."
+)
 NOTHING_TO_READ = f"the folder is there and holds no file in its first {MAX_SEARCH_DEPTH} levels"
 
 

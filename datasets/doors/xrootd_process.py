@@ -23,6 +23,7 @@ from treehammer.datasets.doors.observations import (
     MISSING,
     NO_RESPONSE,
     NOTHING_TO_READ,
+    OVERLOAD_HINT,
     PERMISSION_HINT,
     REFUSED,
     SAMPLE_BYTES,
@@ -45,6 +46,8 @@ IDLE_TIMEOUT_S = 60
 
 #: XRootD error numbers: no such path, access denied, folder, unsupported, not authenticated.
 NOT_FOUND, NOT_AUTHORISED, IS_DIRECTORY, UNSUPPORTED, AUTH_FAILED = 3011, 3010, 3016, 3013, 3030
+#: Remedies of an overloaded server, and of one that requires TLS.
+_HINTS = {3024: OVERLOAD_HINT, 3028: "The server requires TLS: use roots:// in the prefix."}
 _PATH = re.compile(r"\S*/\S*")
 
 
@@ -67,10 +70,10 @@ class _XRootDError(Exception):
 
     @property
     def remedy(self) -> str:
-        """The remedy where trust or credentials lack; otherwise ''."""
+        """The remedy where trust, credentials or TLS lack, or the server is busy; otherwise ''."""
         if re.search("TLS error|Login failed", str(self)):
             return "Name the grid's authorities in X509_CERT_DIR; check the server's certificate."
-        return PERMISSION_HINT if self.failure == REFUSED else ""
+        return PERMISSION_HINT if self.failure == REFUSED else _HINTS.get(self.status.errno, "")
 
 
 def _unwrap_response(pair: tuple[Any, Any]) -> Any:
@@ -85,28 +88,19 @@ def _print_message(**values: Any) -> None:
 
 
 def _probe(prefix: str, path: str, size: str) -> ProbeResult:
-    target = ProbeTarget(path, int(size))
-    try:
-        return _probe_server(prefix, target)
-    except _XRootDError as error:
-        return _describe_failure(error, target)
-
-
-def _probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     from XRootD import client
     from XRootD.client.flags import QueryCode
 
-    system, path = _open_filesystem(prefix)
-    answer = _unwrap_response(system.query(QueryCode.CONFIG, "version role")).decode(
-        "utf-8", "replace"
-    )
-    version, _, role = answer.strip("\0\n ").partition("\n")
-    server = f"XRootD {version}" if version.startswith("v") else version
+    target, server = ProbeTarget(path, int(size)), ""
+    system, folder = _open_filesystem(prefix)
     try:
-        probe = _probe_file(client.File, prefix, target, _make_lister(system, path, role))
+        answer = _unwrap_response(system.query(QueryCode.CONFIG, "version role"))
+        version, _, role = answer.decode("utf-8", "replace").strip("\0\n ").partition("\n")
+        server = f"XRootD {version}" if version.startswith("v") else version
+        probe = _probe_file(client.File, prefix, target, _make_lister(system, folder, role))
     except _XRootDError as error:
-        probe = _describe_failure(error, target)
-    return ProbeResult(probe.problem, probe.remedy, probe.details, server)
+        probe = _describe_failure(error, target, server)
+    return replace(probe, server=server)
 
 
 def _open_filesystem(url: str) -> tuple[Any, str]:
@@ -162,11 +156,14 @@ def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tupl
     return entries
 
 
-def _describe_failure(error: _XRootDError, target: ProbeTarget) -> ProbeResult:
+def _describe_failure(error: _XRootDError, target: ProbeTarget, server: str) -> ProbeResult:
+    """Describe a failure of a server, whose name is '' where it has not answered at all."""
+    hint = "Look into the server's log"
+    port_hint = "Check the port, where another protocol may listen, and the server's log."
     remedies = {
         MISSING: target.missing_file_hint,
-        NO_RESPONSE: "Check the port: what listens there may speak another protocol.",
-        FAILED: "Look into the server's log.",
+        NO_RESPONSE: f"{hint}, and that of any to which it redirects." if server else port_hint,
+        FAILED: f"{hint}.",
     }
     return ProbeResult(str(error), error.remedy or remedies[error.failure])
 
