@@ -12,9 +12,9 @@ import lzma
 import posixpath
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -29,60 +29,14 @@ from treehammer.publish.page_reader import PageReader
 from treehammer.publish.static_html import StaticPage, list_links
 from treehammer.text_formatting import ProgressFactory
 from treehammer.version import __version__
+from treehammer.web.page_service import FeedEntry, write_feed
 from treehammer.web.service.app import STATIC_DIR
 
 _ATOM = "http://www.w3.org/2005/Atom"
-#: Entries of the feed.
-MAX_ENTRIES = 50
 
 
-@dataclass(frozen=True)
-class FeedEntry:
-    """A result.
-
-    Attributes:
-        file: of its page.
-        updated: time in ISO format.
-    """
-
-    title: str
-    file: str
-    updated: str
-    summary: str
-
-
-def write_feed(entries: Iterable[FeedEntry], address: str) -> bytes:
-    """Write the feed.
-
-    Args:
-        entries: of the site.
-        address: of the site, ending with a slash; '' if it is unknown: links are relative then.
-    """
-    newest = sorted(entries, key=lambda entry: entry.updated, reverse=True)[:MAX_ENTRIES]
-    feed = ElementTree.Element("feed", xmlns=_ATOM)
-    _add(feed, "title", "Treehammer: comparisons and changes")
-    _add(feed, "id", _identify(address, FEED))
-    _add(feed, "link", rel="self", href=f"{address}{FEED}")
-    _add(feed, "updated", newest[0].updated if newest else format_time(0))
-    _add(_add(feed, "author"), "name", "Treehammer")
-    for result in newest:
-        entry = _add(feed, "entry")
-        _add(entry, "title", result.title)
-        _add(entry, "id", _identify(address, result.file))
-        _add(entry, "link", href=f"{address}{result.file}")
-        _add(entry, "updated", result.updated)
-        _add(entry, "summary", result.summary)
-    body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
-    return body
-
-
-def format_time(time_us: int) -> str:
-    """Format microseconds since 1970 UTC in ISO format."""
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")
-
-
-def read_feed(content: bytes) -> Iterable[tuple[str, str, str, str]]:
-    """Read title, link, time and summary of the entries of the service's feed."""
+def read_feed(content: bytes) -> Iterator[FeedEntry]:
+    """Read the entries of the service's feed, whose paths are addresses there."""
     names = {"atom": _ATOM}
     # The service wrote it.
     for entry in ElementTree.fromstring(content).iterfind("atom:entry", names):  # noqa: S314
@@ -90,19 +44,9 @@ def read_feed(content: bytes) -> Iterable[tuple[str, str, str, str]]:
         texts = [
             entry.findtext(f"atom:{name}", "", names) for name in ("title", "updated", "summary")
         ]
-        yield texts[0], "" if link is None else link.get("href", ""), texts[1], texts[2]
-
-
-def _identify(address: str, file: str) -> str:
-    return f"{address}{file}" if address else f"urn:treehammer:{file}"
-
-
-def _add(
-    parent: ElementTree.Element, name: str, text: str = "", **attributes: str
-) -> ElementTree.Element:
-    element = ElementTree.SubElement(parent, name, attributes)
-    element.text = "".join(letter if letter >= " " else " " for letter in text) or None
-    return element
+        address = "" if link is None else link.get("href", "")
+        updated_us = round(datetime.fromisoformat(texts[1]).timestamp() * 1e6)
+        yield FeedEntry(texts[0], address, updated_us, texts[2])
 
 
 #: Names of the pages that are published, if they say anything.
@@ -187,7 +131,8 @@ class SiteWriter:
                 message, color = describe_verdicts(row["verdicts"])
                 self._write(page.badge, draw_badge(subject, message, color).encode())
         entries = [*self._list_entries(comparisons)]
-        self._write(FEED, write_feed(entries, self.address))
+        title = "Treehammer: comparisons and changes"
+        self._write(FEED, write_feed(title, FEED, self.address, entries))
         self._write_manifest()
         return [*self._pages.values()]
 
@@ -267,13 +212,12 @@ class SiteWriter:
     def _list_entries(self, comparisons: Mapping[str, dict[str, Any]]) -> Iterator[FeedEntry]:
         for address, row in comparisons.items():
             if page := self._pages.get(address):
-                time_text = format_time(row["judged_us"])
                 summary = page.document["about"]["conclusion"]
-                yield FeedEntry(row["compared"], page.file, time_text, summary)
+                yield FeedEntry(row["compared"], page.file, row["judged_us"], summary)
         if self.reader.find_page("/changes.atom"):
-            for title, link, updated, summary in read_feed(self.reader.read("/changes.atom")):
-                if page := self._pages.get(_normalize(urlsplit(link).path)):
-                    yield FeedEntry(title, page.file, updated, summary)
+            for entry in read_feed(self.reader.read("/changes.atom")):
+                if page := self._pages.get(_normalize(urlsplit(entry.path).path)):
+                    yield entry._replace(path=page.file)
 
     def _write_manifest(self) -> None:
         """Write the list of what is published."""

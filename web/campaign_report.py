@@ -94,7 +94,14 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
 
 #: Where a sentence of a conclusion ends and the next one begins.
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+
+
+def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
+    return tuple(sorted({row[name] for row in rows if row[name]}, key=natural_sort_key))
+
+
 _FILTERS: Mapping[str, Callable[..., Any]] = {
+    "distinct": _distinct_texts,
     "attributed": attribute_rows,
     "limit_table": make_limit_table,
     "share": format_share,
@@ -180,16 +187,6 @@ class CampaignReport:
                 if row["dataset"]
             }
         )
-
-    @property
-    def releases(self) -> Sequence[str]:
-        """ROOT releases."""
-        return _distinct_texts(self.rows, "root_version")
-
-    @property
-    def test_hashes(self) -> Sequence[str]:
-        """Hashes of the test's files."""
-        return _distinct_texts(self.rows, "test_hash")
 
     @cached_property
     def failures(self) -> Sequence[Row]:
@@ -288,10 +285,6 @@ class CampaignReport:
         ]
         count = sum(spread.n for spread in spreads)
         return sum(spread.n * spread.mean for spread in spreads) / count if count else None
-
-
-def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
-    return tuple(sorted({row[name] for row in rows if row[name]}, key=natural_sort_key))
 
 
 def _count_rows(rows: Iterable[Row], names: Collection[str]) -> tuple[Row, ...]:

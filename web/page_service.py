@@ -1,16 +1,18 @@
-"""Service of pages: routes, queries, rendering as HTML, CSV or JSON, and figures as files."""
+"""Service of pages: routes, queries, rendering as HTML, CSV or JSON, figures as files, and feeds."""
 
 from __future__ import annotations
 
 import functools
 import json
 import logging
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import anyio
 from jinja2 import Environment
@@ -27,6 +29,7 @@ from treehammer.web import addresses, arranged_table
 from treehammer.web.core import responses
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import run_queries
+from treehammer.web.display_formats import build_environment
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.page import Page, PageContent, PageResources, QueryPool
 from treehammer.web.sections import Downloads
@@ -92,6 +95,10 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
         "Cache-Control": "no-store",
     }
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
+
+
+#: Entries of a feed, and characters that none can have.
+MAX_FEED_ENTRIES, _NOT_IN_XML = 50, re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 #: Answers a request from the store in a thread; raises for invalid requests.
@@ -279,3 +286,25 @@ def error_sentence(error: TreehammerError) -> str:
     where = where.replace("--where", "").strip()
     text = f"{where}: {error.message}" if where else error.message
     return f"{text}. {error.hint}".strip() if error.hint else text
+
+
+class FeedEntry(NamedTuple):
+    """A result, and the path of its page."""
+
+    title: str
+    path: str
+    updated_us: int
+    summary: str
+
+
+def write_feed(title: str, path: str, base: str, entries: Iterable[FeedEntry]) -> bytes:
+    """Write the newest entries as an Atom feed; ``base`` begins all addresses, '' if it is unknown."""
+    newest = sorted(entries, key=lambda entry: entry.updated_us, reverse=True)[:MAX_FEED_ENTRIES]
+    template = build_environment().get_template("feed.atom.j2")
+    values = {"title": title, "path": path, "base": base, "entries": newest}
+    clean = functools.partial(_NOT_IN_XML.sub, " ")
+    return template.render(values, clean=clean, iso_time=_format_iso_time).encode()
+
+
+def _format_iso_time(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")

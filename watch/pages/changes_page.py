@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import starmap
-from xml.etree import ElementTree
 
 from pydantic import Field
 from starlette.responses import Response
@@ -37,16 +34,13 @@ from treehammer.web.display_formats import day_from_number, day_number, today
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.page import PageContent, PageOperation, PageRequest, page
 from treehammer.web.page_query import PageQuery, PathText, Text
+from treehammer.web.page_service import FeedEntry, write_feed
 from treehammer.web.pages import common_tables
 
-#: Entries of the feed.
-MAX_ENTRIES = 50
 #: Rows of series that a change's page shows, and days drawn before and after the change.
 MAX_PLACES, DRAWN_DAYS = 20, 30
 #: Comparisons of commits that are listed.
 MAX_COMMITS = 50
-_ATOM = "http://www.w3.org/2005/Atom"
-_NOT_IN_XML = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 class ChangesQuery(PageQuery):
@@ -334,61 +328,24 @@ def feed_page(request: PageRequest[PageQuery]) -> Response:
         if check.state == CheckState.FAILED:
             failing[check.b].append(check)
     entries = [*map(_describe_change, confirmed), *starmap(_describe_failure, failing.items())]
-    newest = sorted(entries, key=lambda entry: (-entry.found_us, entry.path))[:MAX_ENTRIES]
+    entries.sort(key=lambda entry: entry.path)
     # Readers of feeds know entries by their addresses, which need a host.
     base = request.resources.settings.serve_url or str(request.raw.base_url).rstrip("/")
-    return Response(_write_feed(newest, base), media_type="application/atom+xml")
+    feed = write_feed("Treehammer: regressions", "/changes.atom", base, entries)
+    return Response(feed, media_type="application/atom+xml")
 
 
-@dataclass(frozen=True)
-class _FeedEntry:
-    """A change or failure in the feed, with the path of its page."""
-
-    title: str
-    path: str
-    found_us: int
-    summary: str
-
-
-def _describe_change(change: ChangePointRow) -> _FeedEntry:
+def _describe_change(change: ChangePointRow) -> FeedEntry:
     size = verdict_text.format_effect(change.effect)
     subject, quantity = change_points.name_subject(change), change_points.describe_quantity(change)
     summary = change_points.describe_change(change)
     path = link_to("change", change=change.id)
-    return _FeedEntry(f"{subject}: {quantity} {size}", path, change.found_us, summary)
+    return FeedEntry(f"{subject}: {quantity} {size}", path, change.found_us, summary)
 
 
-def _describe_failure(release: str, checks: Sequence[ReleaseCheck]) -> _FeedEntry:
+def _describe_failure(release: str, checks: Sequence[ReleaseCheck]) -> FeedEntry:
     tests = ", ".join(dict.fromkeys(check.test_name for check in checks))
     messages = dict.fromkeys(check.text.partition("\n")[0] for check in checks)
     path = link_to("release", release=release)
     found_us = max(check.checked_us for check in checks)
-    return _FeedEntry(f"ROOT {release} fails: {tests}", path, found_us, "; ".join(messages))
-
-
-def _write_feed(entries: Sequence[_FeedEntry], base: str) -> bytes:
-    feed = ElementTree.Element("feed", xmlns=_ATOM)
-
-    def add(parent: ElementTree.Element, name: str, text: str = "", **attributes: str) -> None:
-        ElementTree.SubElement(parent, name, attributes).text = _NOT_IN_XML.sub(" ", text)
-
-    add(feed, "title", "Treehammer: regressions")
-    add(feed, "id", f"{base}/changes.atom")
-    add(feed, "link", rel="self", href=f"{base}/changes.atom")
-    add(feed, "updated", _format_time(max((result.found_us for result in entries), default=0)))
-    for result in entries:
-        entry = ElementTree.SubElement(feed, "entry")
-        add(entry, "title", result.title)
-        address = base + result.path
-        add(entry, "id", address)
-        add(entry, "link", href=address)
-        add(entry, "updated", _format_time(result.found_us))
-        author = ElementTree.SubElement(entry, "author")
-        add(author, "name", "Treehammer")
-        add(entry, "summary", result.summary)
-    body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
-    return body
-
-
-def _format_time(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")
+    return FeedEntry(f"ROOT {release} fails: {tests}", path, found_us, "; ".join(messages))

@@ -96,7 +96,9 @@ def measurement_page(request: PageRequest[MeasurementPageQuery]) -> PageContent:
         ),
         ui.Form([choice], "Compare") if choices else None,
         *_show_differences(b, differences),
-        _show_output(a["log_excerpt"]),
+        ui.Folded("End of the output", ui.Log(a["log_excerpt"]), is_open=True)
+        if a["log_excerpt"]
+        else None,
         *(section for part in parts for section in part.list_sections(a)),
         ui.Group("charts", *figures),
         *(ui.Titled(table.caption, table, anchor=table.name) for table in tables if table.rows),
@@ -116,10 +118,6 @@ def _show_differences(b: Mapping[str, Any] | None, differences: DataTable) -> It
         link = ui.Link(_title_measurement(b), address)
         yield ui.Paragraph("A is this measurement, B is ", link, ".")
         yield ui.Titled("What differs", differences, anchor="differences")
-
-
-def _show_output(excerpt: str) -> ui.Folded | None:
-    return ui.Folded("End of the output", ui.Log(excerpt), is_open=True) if excerpt else None
 
 
 def _build_tables(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> list[DataTable]:
@@ -301,7 +299,8 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
     # By kind of time, so that the bars to compare lie beside each other.
     bars = {
         f"{kind}, {title}" if title else kind: {
-            phase.name: _sum_seconds(row, getattr(phase, columns)) for phase in _PHASES
+            phase.name: sum(row[column] or 0.0 for column in getattr(phase, columns))
+            for phase in _PHASES
         }
         for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
         for title, row in executions.items()
@@ -310,10 +309,6 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
         phase for phase in _PHASES if any(seconds[phase.name] > 0 for seconds in bars.values())
     ]
     return PhaseChart("Time by phase", phases, bars) if phases else None
-
-
-def _sum_seconds(row: Mapping[str, Any], columns: Sequence[str]) -> float:
-    return sum(row[column] or 0.0 for column in columns)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ class JudgedDay(Protocol):
     @property
     def status(self) -> SiteState:
         """Status of the site."""
-        ...
 
 
 Judged = TypeVar("Judged", bound=JudgedDay)

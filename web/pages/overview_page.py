@@ -62,12 +62,10 @@ class OverviewPart(Protocol):
     @property
     def has_data(self) -> bool:
         """Whether there is anything to show."""
-        ...
 
     @property
     def table(self) -> DataTable:
         """Its table for export."""
-        ...
 
     def show(
         self,
@@ -75,7 +73,6 @@ class OverviewPart(Protocol):
         site_address: Callable[[str], str],
     ) -> ui.Section:
         """Show it; ``address`` leads to the measurements of a storage and day."""
-        ...
 
 
 class OverviewStates(Protocol):

@@ -179,11 +179,7 @@ def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
     rows = []
     for aspect, by_day in history.items():
         days = list(by_day)
-        first_day = days[-1]
-        for day in reversed(days):
-            if by_day[day] != by_day[days[-1]]:
-                break
-            first_day = day
+        first_day = max((after for _, after in _find_changes(by_day)), default=days[0])
         rows.append(
             {
                 "thing": aspect.component,

@@ -99,11 +99,13 @@ class SiteStates(Protocol):
     ),
 )
 def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
-    """Build the page of a site; one that has never measured anything is refused."""
+    """Build the page of a site, or lead to the list; one that has never measured anything is refused."""
     store, site = request.store, request.query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
-        return _redirect_to_list(request)
+        if not site and wants_html(request.raw):
+            return RedirectResponse(link_to("sites"))
+        raise overview_queries.build_unknown_site_error(store, site)
     query = request.query.normalize_variant(works)
     sums = peer_sums.load_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
@@ -166,13 +168,6 @@ def site_page(request: PageRequest[SiteQuery]) -> PageContent | Response:
         {"standing": standing.sentence, "explanation": explanation.sentences},
         crumbs=[ui.Link("Sites", link_to("sites"))],
     )
-
-
-def _redirect_to_list(request: PageRequest[SiteQuery]) -> Response:
-    """Redirect readers who name no site to the list of sites; refuse unknown sites."""
-    if not request.query.site and wants_html(request.raw):
-        return RedirectResponse(link_to("sites"))
-    raise overview_queries.build_unknown_site_error(request.store, request.query.site)
 
 
 def _build_form(query: SiteQuery, works: Sequence[Workload]) -> ui.Form:

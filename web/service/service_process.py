@@ -59,7 +59,11 @@ def check_settings(settings: Settings) -> None:
             "certificate and key are needed together"
         )
     if settings.serve_behind_proxy:
-        _check_proxy(settings)
+        if chain or settings.serve_without_proxy:
+            other = "a certificate" if chain else "serve_without_proxy"
+            raise ConfigError(
+                f"{other} and serve_behind_proxy are mutually exclusive: the proxy meets the clients"
+            )
         return
     if settings.serve_user_header:
         raise ConfigError(
@@ -84,14 +88,6 @@ def check_settings(settings: Settings) -> None:
             where="serve_host",
             hint="Give serve_certificate and serve_certificate_key, or --behind-proxy if a "
             "proxy in front terminates TLS.",
-        )
-
-
-def _check_proxy(settings: Settings) -> None:
-    if settings.serve_certificate or settings.serve_without_proxy:
-        other = "a certificate" if settings.serve_certificate else "serve_without_proxy"
-        raise ConfigError(
-            f"{other} and serve_behind_proxy are mutually exclusive: the proxy meets the clients"
         )
 
 
