@@ -99,11 +99,12 @@ _CLIENT = re.compile(
 )
 #: Words of a client of storage, tried in this order.
 _CAUSES_BY_CLIENT_WORD = (
-    (r"\[30\d\d\]|HTTP (Error )?5\d\d|gateway time", _DOOR),  # the server answers
+    (r"\[30\d\d\]|HTTP (Error )?(408|5\d\d)|gateway time", _DOOR),  # the server answers
     (r"no space|quota exceeded", DISK),
     (
-        r"timed? ?out|operation (expired|interrupted)|connect(ion| call| to)|invalid address|name or service|unreachable"
-        r"|no route|(?<!permission )refused|reset|resol(ve|ution)|network|disconnect|broken pipe|empty reply|transfer closed",
+        r"timed? ?out|operation (expired|interrupted)|connect(ion| call| to)|\baddress|name or service|unreachable"
+        r"|no route|(?<!permission )refused|reset|resol(ve|ution)|network|disconnect|broken pipe|empty reply|transfer closed"
+        r"|host is down|socket|hand ?shake|violation of protocol|IncompleteRead|(answer|complete) (within|after) \d",
         _NETWORK,
     ),
 )

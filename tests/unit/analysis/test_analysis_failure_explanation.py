@@ -389,7 +389,10 @@ def hold(code: str, cause: str) -> str:
     ("failure", "message", "cause"),
     [
         ("open/file", "no such file", "door"),
-        ("open/file", "(TNetXNGFile::Open: [FATAL] Invalid address)", "network"),
+        ("open/file", "(TNetXNGFile::Open: [FATAL] Socket error)", "network"),
+        ("stage-in/copy", "<urlopen error [Errno -5] No address associated with hostname>", "network"),
+        ("stage-in/copy", "no answer within 60 s", "network"),
+        ("stage-in/copy", "HTTP Error 408: Request Timeout", "door"),
         ("open/director", "[Errno -2] Name or service not known", "network"),
         ("open/file", "a: Cannot connect to host se:443 ssl:default [Connect call failed]", "network"),
         ("stage-in/copy", "<urlopen error [Errno -3] Temporary failure in name resolution>", "network"),
@@ -420,7 +423,6 @@ def hold(code: str, cause: str) -> str:
         ("payload/disk-full", "The disk of its work folder is full", "disk"),
         # The words of a payload decide nothing.
         ("payload/exit", "The payload ended with exit code 1. KeyError: 'memory_profile'.", "payload"),
-        ("payload/exit", "RuntimeError: token of the proxy, duration 3 hours", "payload"),
         ("payload/reported-memory", "MemoryError", "payload"),
         ("data-check/content", "checksum differs", "replica"),
         ("payload/files", "branch 'y' lies in another file", "dataset"),
@@ -431,7 +433,6 @@ def hold(code: str, cause: str) -> str:
         ("software-setup/disk-full", "No space left on device: '/scratch/a'", "disk"),
         ("software-setup/node", "An operation failed on the node: Too many open files", "node"),
         ("lost", "the worker ended with exit code 75: .: the worker cannot continue: [Errno 28] No space left", "disk"),
-        ("implausible", "", "implausible values"),
     ],
 )  # fmt: skip
 def test_only_worker_kernel_and_batch_system_state_a_cause(
