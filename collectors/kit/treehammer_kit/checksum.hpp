@@ -10,6 +10,7 @@
 #include <TLeafObject.h>
 
 #include <cstring>
+#include <set>
 #include <typeinfo>
 
 namespace treehammer {
@@ -123,9 +124,10 @@ public:
       branches = 0;
       tree->SetCacheSize(30'000'000);
       tree->SetBranchStatus("*", false);
+      std::set<std::string> names; // of several branches of one name, readers find the first
       for (auto *object : *tree->GetListOfBranches()) {
          auto *branch = static_cast<TBranch *>(object);
-         if (IsLeftOut(branch->GetName()))
+         if (IsLeftOut(branch->GetName()) || !names.insert(branch->GetName()).second)
             continue;
          ++branches;
          if (!Cover(branch))

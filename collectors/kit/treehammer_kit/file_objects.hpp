@@ -96,21 +96,17 @@ inline bool FindPath(TDirectory *file, const std::string &path, bool ntuple)
    return ntuple ? FindObject(*file, path, IsNTuple) : FindObject(*file, path, IsTree);
 }
 
-inline bool IsData(const std::string &type)
-{
-   return IsNTuple(type) || IsTree(type);
-}
-
-/// Whether TDirectory::Get, with which RDataFrame looks, finds the tree or RNTuple of this path: it splits
-/// the path at each slash.
-inline bool IsFoundByGet(TDirectory &folder, const std::string &path)
+/// Whether TDirectory::Get, with which RDataFrame looks, finds an accepted object at this path: it splits the
+/// path at each slash, and takes the newest object of a name whatever its class.
+template <typename Accepts>
+bool IsFoundByGet(TDirectory &folder, const std::string &path, Accepts accepts)
 {
    const auto slash = path.find('/');
-   auto *key = FindKey(folder, path.substr(0, slash), [](const std::string &) { return true; });
+   TKey *key = FindKey(folder, path.substr(0, slash), [](const std::string &) { return true; });
    if (!key || slash == std::string::npos)
-      return key && IsData(key->GetClassName());
+      return key && accepts(std::string(key->GetClassName()));
    auto *inner = IsFolder(key->GetClassName()) ? key->ReadObject<TDirectory>() : nullptr;
-   return inner && IsFoundByGet(*inner, path.substr(slash + 1));
+   return inner && IsFoundByGet(*inner, path.substr(slash + 1), accepts);
 }
 
 using ObjectList = std::vector<std::pair<std::string, std::string>>;

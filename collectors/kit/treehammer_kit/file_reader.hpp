@@ -345,9 +345,6 @@ public:
    /// The last turn's answer of the turn protocol.
    std::string DescribeTurn() const { return turn.Answer(); }
 
-   /// Whether RDataFrame finds the tree or RNTuple of this path; untimed.
-   bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path); }
-
    /// Paths and classes of the file's objects, for messages.
    ObjectList Contents() const { return ListContents(*fFile); }
 };

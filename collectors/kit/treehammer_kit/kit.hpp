@@ -166,6 +166,9 @@ public:
       return WithoutErrors("open", "getting the tree of");
    }
 
+   /// Whether RDataFrame finds the tree of this path; untimed.
+   bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path, IsTree); }
+
    /// List the branches; untimed.
    std::vector<BranchInfo> Survey() const { return treehammer::Survey(current.tree); }
 

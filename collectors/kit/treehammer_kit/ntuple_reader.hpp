@@ -125,6 +125,9 @@ public:
       return WithoutErrors("open", "getting the RNTuple of");
    }
 
+   /// Whether RDataFrame finds the RNTuple of this path; untimed.
+   bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path, IsNTuple); }
+
    /// List the fields that represent branches; untimed.
    std::vector<NTupleField> Survey() const { return NTupleFields(fReader->GetDescriptor()); }
 

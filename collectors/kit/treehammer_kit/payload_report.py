@@ -150,7 +150,7 @@ def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], 
         if task.adler32s[index]:
             check_adler32(url, _read_content(root, reader, url), task.adler32s[index])
         if sums is None:
-            ntuple = is_ntuple(root, reader, task.tree)
+            ntuple = is_ntuple(root, reader, task)
             sums = _make_checksum(root, ntuple, task.missing_branches)
         if not ntuple:
             get_tree(reader, url, task.tree)

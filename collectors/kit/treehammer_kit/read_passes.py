@@ -328,17 +328,16 @@ def open_file(root: Any, url: str) -> Any:
     return reader
 
 
-def is_ntuple(root: Any, reader: Any, name: str) -> bool:
-    """Return whether the path in the file is that of an RNTuple, and of no tree.
+def is_ntuple(root: Any, reader: Any, task: PayloadTask) -> bool:
+    """Return whether the path in the file is that of an RNTuple, and not of a tree that the task reads.
 
     Raises:
         PayloadError: the path is ambiguous.
     """
     try:
-        find = root.treehammer.FindPath
-        return bool(
-            find(reader.current.file, name, True) and not find(reader.current.file, name, False)
-        )
+        find, file = root.treehammer.FindPath, reader.current.file
+        is_read = task.format == RNTUPLE or not find(file, task.tree, False)
+        return bool(is_read and find(file, task.tree, True))
     except Exception as error:
         if not is_cpp_exception(error):
             raise

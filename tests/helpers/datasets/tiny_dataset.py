@@ -111,6 +111,7 @@ os.chdir(sys.argv[1])
 ROOT.gInterpreter.Declare('''
 #include <TFile.h>
 #include <TTree.h>
+#include <set>
 #include <ROOT/RField.hxx>
 #include <ROOT/RNTupleModel.hxx>
 #include <ROOT/RNTupleWriter.hxx>
@@ -132,30 +133,22 @@ TTree *fill(const char *name, Long64_t entries)
    return tree;
 }
 
+/// A tree with a branch v of this leaf, or of a vector, or without it.
 template <typename T>
-void chain(const char *path, const char *leaf, int entries = 100)
+void chain(const char *path, const std::string &leaf = "", int entries = 100)
 {
    TFile file(path, "RECREATE");
    auto *tree = new TTree("T", "");
    T values[4] = {1, 2, 3, 4};
+   std::vector<T> vector{1, 2};
    float x = 0;
    tree->Branch("x", &x);
-   tree->Branch("v", values, leaf);
+   if (leaf == "vector")
+      tree->Branch("v", &vector);
+   else if (!leaf.empty())
+      tree->Branch("v", values, leaf.c_str());
    for (int entry = 0; entry < entries; ++entry)
       tree->Fill();
-   tree->Write();
-}
-
-template <typename T>
-void vectors(const char *path)
-{
-   TFile file(path, "RECREATE");
-   auto *tree = new TTree("T", "");
-   float x = 0;
-   std::vector<T> v{1, 2};
-   tree->Branch("x", &x);
-   tree->Branch("v", &v);
-   tree->Fill();
    tree->Write();
 }
 
@@ -296,16 +289,25 @@ void write()
    chain<float>("three.root", "v[3]/F");
    chain<float>("four.root", "v[4]/F");
    chain<int>("empty.root", "v/I", 0);
-   vectors<float>("floats.root");
-   vectors<double>("doubles.root");
+   chain<float>("floats.root", "vector");
+   chain<double>("doubles.root", "vector");
+   chain<int>("fewer.root");
    {
-      TFile file("fewer.root", "RECREATE");
-      auto *tree = new TTree("T", "");
-      float x = 0;
-      tree->Branch("x", &x);
-      for (int entry = 0; entry < 100; ++entry)
-         tree->Fill();
-      tree->Write();
+      TFile file("formats.root", "RECREATE");
+      ntuple(file, "T");
+      fill("T", 50);
+   }
+   {
+      TFile file("same.root", "RECREATE");
+      auto *tree = fill("T", 20);
+      int n = 2;
+      float rows[4] = {500, 600, 700, 800};
+      std::set<int> numbers{3, 4};
+      for (auto *branch : {tree->Branch("y", rows), tree->Branch("n", &n), tree->Branch("rows", rows, "rows[n][2]/F"),
+                           tree->Branch("half", rows, "half[2]/f"), tree->Branch("numbers", &numbers)})
+         for (int entry = 0; entry < 20; ++entry)
+            branch->Fill();
+      tree->Write("", TObject::kOverwrite);
    }
    lengths("lengths.root");
    {

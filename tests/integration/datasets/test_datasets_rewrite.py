@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]
 
 Software = Callable[[str], SoftwareRequest]
 Make = Callable[..., Manifest]
-AWKWARD = Path(__file__).with_name("write_awkward.py")
+AWKWARD = Path(__file__).parents[2] / "helpers" / "datasets" / "awkward_file.py"
 
 
 @pytest.fixture(scope="module")

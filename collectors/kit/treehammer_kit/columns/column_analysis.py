@@ -33,10 +33,11 @@ def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
 #: Digits of the histograms' hash in their checksum: 32 bits, short enough to compare by eye.
 _CHECKSUM_DIGITS = 8
 _KEYS = ("filter", "minimum", "bins", "low", "high")
-#: Types in C++ of numbers and of collections of them, of which there are histograms.
+#: Types in C++ of numbers and of collections of them that RDataFrame makes histograms of.
 _NUMBERS = re.compile(
-    r"([\w:]+<)?(std::)?(unsigned |signed |long )*"
-    r"(bool|char|short|int|long|float|double|u?int\d+_t|[A-Z]\w+_t)(,\d+)?>?(\[\d*\])*"
+    r"((std::)?(vector|array|list|deque)<|ROOT::(VecOps::RVec|RNTupleCardinality)<)?"
+    r"(std::)?(unsigned |signed |long )*"
+    r"(bool|char|short|int|long|float|double|u?int\d+_t|[A-Z]\w+_t)(,\d+)?>?(\[\]|(\[\d+\])+)?"
 )
 
 

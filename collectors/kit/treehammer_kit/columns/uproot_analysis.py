@@ -112,9 +112,10 @@ class UprootPasses:
         return file
 
     def _close(self, file: UprootFile) -> FileRead:
+        survey = file.survey()
         if file.url not in self.files and file.entries:
-            self._comparison.check(file.url, file.types)
-        self.files[file.url] = file.survey()
+            self._comparison.check(file.url, survey.types)
+        self.files[file.url] = survey
         reported, self._reported = self._reported, {}
         return file.close(reported)
 

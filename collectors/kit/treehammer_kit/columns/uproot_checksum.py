@@ -60,7 +60,7 @@ def list_leaves(file: UprootFile) -> Iterator[Leaf]:
         if isinstance(file, NTupleFile):
             yield from _list_field_leaves((name,), file.fields[name])
         else:
-            yield from _list_branch_leaves(name, file.tree[name])
+            yield from _list_branch_leaves(name, file.tree[name], file.find_type(name))
 
 
 def _list_field_leaves(path: Sequence[str], field: Any) -> Iterator[Leaf]:
@@ -79,8 +79,7 @@ def _list_field_leaves(path: Sequence[str], field: Any) -> Iterator[Leaf]:
             yield from _list_field_leaves((*path, str(member.name)), member)
 
 
-def _list_branch_leaves(name: str, branch: Any) -> Iterator[Leaf]:
-    type_name = str(branch.typename)
+def _list_branch_leaves(name: str, branch: Any, type_name: str) -> Iterator[Leaf]:
     is_plain = branch.classname == "TBranch"
     if branch.branches or not (is_plain or _OBJECT.fullmatch(type_name)) or "unknown" in type_name:
         yield Leaf((name,), uncovered_type=type_name)
@@ -153,16 +152,16 @@ def encode_entries(array: Any, dtype: str = "") -> Tokens:
         tokens.kind = "text"
         return tokens.with_counts(awkward.to_numpy(lengths))
     if array.ndim == 1 or isinstance(array.type.content, awkward.types.RegularType):
-        numbers = awkward.to_numpy(array)
-        numbers = numbers.reshape(len(numbers), -1)
-        counts = numpy.full(len(numbers), numbers.shape[1])
-        values = numbers.ravel()
+        values = awkward.to_numpy(array)
+        counts = numpy.ones(len(values), numpy.int64)
     else:
         counts = awkward.to_numpy(awkward.num(array, axis=1))
         items = awkward.flatten(array, axis=1)
         if awkward.parameters(items).get("__array__") in ("string", "bytestring"):
             return encode_entries(items).with_counts(counts)
         values = awkward.to_numpy(items)
+    counts = counts * numpy.prod(values.shape[1:], dtype=numpy.int64)  # of arrays in arrays
+    values = values.ravel()
     return encode_numbers(values.astype(dtype) if dtype else values).with_counts(counts)
 
 

@@ -70,7 +70,7 @@ class UprootFile:
             if analysis is None:
                 self.columns = self.needed = choose_columns(names, task)
             else:
-                self.columns, self.notes = analysis.choose_columns(names, self._find_type, task)
+                self.columns, self.notes = analysis.choose_columns(names, self.find_type, task)
                 self.needed = list(dict.fromkeys([analysis.filter, *self.columns]))
         self.source = self._file.file.source
         self.size = int(self.source.num_bytes or 0)
@@ -94,7 +94,8 @@ class UprootFile:
     def survey(self) -> FileSurvey:
         """Survey the file and the columns."""
         kind = type(self.source).__name__
-        return FileSurvey(self.size, kind, self._sum_zip_bytes(), [self.entries], self.types)
+        types = {name: {name: self.find_type(name)} for name in self.needed}
+        return FileSurvey(self.size, kind, self._sum_zip_bytes(), [self.entries], types)
 
     def close(self, reported: Dict[str, float]) -> FileRead:
         """Close the file; return its figures, with the values that the payload reported."""
@@ -152,13 +153,11 @@ class UprootFile:
             is_remote = "://" in self.url
             raise PayloadError(failure, kind, phase, message, transient=is_remote) from error
 
-    @property
-    def types(self) -> Dict[str, Dict[str, str]]:
-        """Type of each column by its name."""
-        return {name: {name: self._find_type(name)} for name in self.needed}
-
-    def _find_type(self, name: str) -> str:
-        return str(self.fields[name].typename)
+    def find_type(self, name: str) -> str:
+        """Find the type of a column; 'unknown' for one that uproot fails to interpret."""
+        with suppress(Exception):
+            return str(self.fields[name].typename)
+        return "unknown"
 
     # Steps that depend on the format.
 
@@ -229,7 +228,7 @@ class TreeFile(UprootFile):
 
     def _list_names(self) -> List[str]:
         self.fields = self.tree
-        return list(self.tree.keys(recursive=False))
+        return list(dict.fromkeys(self.tree.keys(recursive=False)))
 
     def _sum_zip_bytes(self) -> int:
         return sum(int(self.tree[name].compressed_bytes) for name in self.needed)

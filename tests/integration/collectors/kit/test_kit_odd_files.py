@@ -176,6 +176,29 @@ def test_objects_of_odd_paths_are_read_or_named(
             assert other.values["events_read"] == entries
 
 
+def test_no_newer_tree_is_read_instead_of_an_ntuple(read: Read) -> None:
+    frame = read("formats.root", payload=RDF_READ, format="rntuple")
+    assert "cannot find 'T': it takes each slash for a folder, and the" in frame.failure["message"]
+    whole = read("formats.root", payload=RNTUPLE_READ, format="rntuple", kind="checksum")
+    assert whole.values["events_total"] == 100
+
+
+def test_all_readers_read_the_same_of_odd_branches(read: Read) -> None:
+    """Two branches have one name; uproot fails to interpret one, and data frames have no histograms of two."""
+    frame, arrays = (
+        read("same.root", payload=payload, branches="!half") for payload in (RDF_READ, UPROOT_READ)
+    )
+    assert frame.values["content_notes"] == "there is no histogram of numbers, rows", frame.log
+    assert frame.extras["histogram_entries"] == 3 * frame.extras["events_kept"]
+    assert frame.extras["histogram_checksum"] == arrays.extras["histogram_checksum"]
+    options = {"kind": "checksum", "branch_lists": {"missing_branches": ["half", "numbers"]}}
+    hashes = [read("same.root", payload=payload, **options) for payload in (None, UPROOT_READ)]
+    assert hashes[0].values["value_checksum"] == hashes[1].values["value_checksum"]
+    assert (
+        "of rows, half, numbers" in read("same.root", payload=UPROOT_READ).values["content_notes"]
+    )
+
+
 def test_ambiguous_path_is_named(read: Read) -> None:
     for kind in ("timed", "checksum"):
         message = read("twice.root", tree="a/b", kind=kind).failure["message"]

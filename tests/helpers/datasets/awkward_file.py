@@ -1,4 +1,4 @@
-"""Writer of branches that an RNTuple cannot hold, run with ROOT: ``write_awkward.py FILE``."""
+"""Writer of branches that an RNTuple cannot hold, run with ROOT: ``awkward_file.py FILE``."""
 
 import sys
 
