@@ -538,10 +538,12 @@ class HTCondorBatch(FolderBatch[Submission]):
                     f"no job of cluster {log.cluster} is in the queue now; HTCondor adds none while "
                     "their owner has as many as the schedd's MAX_JOBS_PER_OWNER"
                 )
-            if idle and (resource := ads[idle[0]].get("GridResource")):
+            if not idle or "RoutedToJobId" in ads[idle[0]]:  # it waits in another queue
+                continue
+            if resource := ads[idle[0]].get("GridResource"):
                 if not ads[idle[0]].get("GridJobStatus"):
                     yield f"{count} not accepted yet by {resource}"
-            elif idle and not self.connection.is_matched(log.cluster, idle[0], query_slots()):
+            elif not self.connection.is_matched(log.cluster, idle[0], query_slots()):
                 yield (
                     f"{count} idle: no slot of {len(query_slots())} matches (condor_q -better-analyze "
                     f"{log.cluster}.{idle[0]})"
