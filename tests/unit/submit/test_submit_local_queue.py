@@ -516,7 +516,7 @@ def _member(name: str, kind: bytes = b"0", size: int = 0, **headers: str) -> tar
         _member("output/inf", mtime="inf"),
         _member("output/nul", path="output/a\0b"),
         _member("output/deep", path="output" + "/a" * 3000),
-        _member("output/sparse", **{"GNU.sparse.map": "a,b"}),
+        _member("output/sparse", **{"GNU.sparse.map": "a,b"}),  # type: ignore[arg-type]
     ],
     ids=lambda member: str(member.name),
 )

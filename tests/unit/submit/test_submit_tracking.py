@@ -347,7 +347,7 @@ def test_removed_job_with_stopped_measurements_is_resumed(
 
 
 @pytest.mark.parametrize("compiler", [{}, {"loop_compiler": "cling"}])
-def test_node_is_named_only_by_cling(scene: TrackingHarness, compiler: dict[str, str]) -> None:
+def test_node_is_named_only_by_cling(scene: TrackingHarness, compiler: dict[str, Any]) -> None:
     """A payload that fails before its loop also fails in the build of the loop."""
     upload(scene, 1, failure_class="payload", loop_fallback="its build ended with 1", **compiler)
     notes = list(campaign_outcome.describe_compilers(scene.store, scene.campaign))
