@@ -45,7 +45,6 @@ OTHER_LENGTHS = "branches_of_other_lengths"
 FRIEND_TREES = "friend_trees"
 #: Items that a sentence names.
 MAX_NAMED_ITEMS = 5
-AVAILABLE = "available"
 BLOCK = 1 << 20
 
 
@@ -306,9 +305,6 @@ class Replica:
         rse: Rucio's name of the storage, '' where the catalogue has no such names.
         file: as the manifest calls it.
         url: URL for ROOT to open.
-        size: in bytes, by the manifest.
-        adler32: 8 hex digits, by the manifest.
-        state: :data:`AVAILABLE`; catalogues list no others.
         path: remainder of ``url`` after the storage's prefix, '' where unknown.
     """
 
@@ -316,9 +312,6 @@ class Replica:
     rse: str
     file: str
     url: str
-    size: int
-    adler32: str
-    state: str = AVAILABLE
     path: str = ""
 
     def url_at_prefix(self, prefix: str) -> str:

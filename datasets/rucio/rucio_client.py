@@ -31,7 +31,9 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioDuplicateError,
     RucioNotFoundError,
     RuleOptions,
+    ShortListError,
     clean_message,
+    is_transient,
     parse_rule,
     translate_error,
 )
@@ -87,7 +89,7 @@ class RucioClient:
         self._bars = bars
         self._sleep = sleep
         self._messages = ClientMessages()
-        self.names = DidNames.from_settings(settings)
+        self.names = DidNames(settings.rucio_dataset_name, settings.rucio_file_name)
 
     @cached_property
     def _login(self) -> RucioLogin:
@@ -113,8 +115,7 @@ class RucioClient:
     @cached_property
     def account(self) -> str:
         """Return the account of this client."""
-        account = self._call(lambda client: client.account)
-        return str(account or self._call(lambda client: client.whoami())["account"])
+        return str(self._call(lambda client: client.account or client.whoami()["account"]))
 
     @cached_property
     def scope(self) -> str:
@@ -166,34 +167,34 @@ class RucioClient:
             row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows
         }
 
-    def list_files(self, dataset: str) -> tuple[DidFile, ...]:
-        """List the files of a dataset in the scope, sorted by name.
+    def list_files(self, dataset: str) -> dict[str, DidFile]:
+        """List the files of a dataset in the scope by name, without md5.
 
         Raises:
             RucioNotFoundError: no such dataset.
         """
 
-        def request(client: Any) -> list[DidFile]:
+        def request(client: Any) -> dict[str, DidFile]:
             # Rucio lists no files for an unknown dataset, without an error.
-            kind = client.get_did(self.scope, dataset)["type"].lower()
-            if kind != "dataset":
+            did = client.get_did(self.scope, dataset, dynamic_depth="FILE")
+            if did["type"] != "DATASET":
                 raise DatasetError(
-                    f"{self.scope}:{dataset} is a {kind}, and not a dataset",
+                    f"{self.scope}:{dataset} is a {did['type'].lower()}, and not a dataset",
                     where="Rucio",
                     hint="Give the dataset another name.",
                 )
-            rows = client.list_files(self.scope, dataset)
-            return [DidFile.from_row(row) for row in rows]
+            rows = list(client.list_files(self.scope, dataset))
+            if len(rows) != did["length"]:
+                raise ShortListError(f"it lists {len(rows)} of {did['length']} files of {dataset}")
+            return {
+                row["name"]: DidFile.from_row(row) for row in rows if row["scope"] == self.scope
+            }
 
-        return tuple(sorted(self._call(request), key=lambda file: file.name))
+        return self._call(request)
 
     def find_files(self, names: Iterable[str]) -> dict[str, DidFile]:
         """Find files in the scope, with all their checksums; listings have no md5."""
-
-        def request(dids: list[dict[str, str]], client: Any) -> list[Any]:
-            return list(client.get_metadata_bulk(dids))
-
-        rows = self._call_for_files("Looking for files in Rucio", names, request)
+        rows = self._call_for_files("Looking for files in Rucio", names, _list_replicas)
         return {row["name"]: DidFile.from_row(row) for row in rows}
 
     def list_locations(
@@ -215,16 +216,12 @@ class RucioClient:
             RseExpressionError: The expression is invalid, or selects no RSE.
         """
 
-        def request(dids: list[dict[str, str]], client: Any) -> list[Any]:
-            locations = client.list_replicas(
-                dids,
-                schemes=None if schemes is None else list(schemes),
-                rse_expression=expression or None,
-                domain=domain,
-                resolve_archives=False,  # a member of an archive has no URL that readers open
-            )
-            return list(locations)
-
+        request = partial(
+            _list_replicas,
+            schemes=None if schemes is None else list(schemes),
+            rse_expression=expression or None,
+            domain=domain,
+        )
         rows = self._call_for_files("Looking for replicas in Rucio", names, request)
         locations = [
             ReplicaLocation(row["name"], replica["rse"], url, int(replica["priority"]))
@@ -236,32 +233,33 @@ class RucioClient:
             sorted(locations, key=lambda location: (location.file, location.rse, location.priority))
         )
 
-    def find_upload_url(self, rse: str, name: str, scheme: str) -> str:
-        """Find the upload URL of a file at an RSE; '' if it lacks the protocol."""
+    def find_upload_urls(self, rse: str, names: Sequence[str], scheme: str) -> list[str]:
+        """Find the upload URLs of a few files at an RSE; none if it lacks the protocol."""
         options = {"protocol_domain": "wan", "operation": "write", "scheme": scheme}
-        did = f"{self.scope}:{name}"
-        try:
-            return str(self._call(lambda client: client.lfns2pfns(rse, [did], **options))[did])
-        except RucioNotFoundError:
-            return ""
+        dids = [f"{self.scope}:{name}" for name in names]
+        with suppress(RucioNotFoundError):
+            urls = self._call(lambda client: client.lfns2pfns(rse, dids, **options))
+            return [str(urls[did]) for did in dids]
+        return []
 
-    def register_replica(self, rse: str, file: DidFile) -> None:
-        """Register a file that was written to an RSE; registering it twice is harmless.
+    def register_replicas(self, rse: str, files: Iterable[DidFile]) -> None:
+        """Register files that were written to an RSE; registering them twice is harmless.
 
         Raises:
             RucioDeniedError: the account may not add files there.
         """
-        replica = {
-            "scope": self.scope,
-            "name": file.name,
-            "bytes": file.size,
-            "adler32": file.adler32,
-            "state": "A",
-        }
-        with suppress(RucioDuplicateError):
-            self._call(
-                lambda client: client.add_replicas(rse, [replica], ignore_availability=False)
-            )
+        replicas = [
+            {
+                "scope": self.scope,
+                "name": file.name,
+                "bytes": file.size,
+                "adler32": file.adler32,
+                "state": "A",
+            }
+            for file in files
+        ]
+
+        self._call(lambda client: client.add_replicas(rse, replicas, ignore_availability=False))
 
     def check_names(self, dataset: str | None, files: Sequence[str]) -> None:
         """Let the server check new names by its schema and permissions, without writing anything.
@@ -327,12 +325,11 @@ class RucioClient:
 
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""
-        if self.is_open(dataset):
-            try:
-                self._call(lambda client: client.set_status(self.scope, dataset, open=False))
-            except RucioDeniedError:
-                if self.is_open(dataset):  # otherwise an earlier try has closed it without answer
-                    raise
+        try:
+            self._call(lambda client: client.set_status(self.scope, dataset, open=False))
+        except RucioDeniedError:
+            if self.is_open(dataset):  # otherwise it was closed before
+                raise
 
     def list_rules(self, dataset: str) -> tuple[ReplicationRule, ...]:
         """List the account's rules for a dataset.
@@ -412,9 +409,7 @@ class RucioClient:
             RucioDeniedError: this Rucio allows it to administrators only.
         """
         replica = {"scope": self.scope, "name": name, "rse": rse}
-        _check_declaration(
-            self._call(lambda client: client.declare_bad_file_replicas([replica], reason))
-        )
+        self._declare(lambda client: client.declare_bad_file_replicas([replica], reason))
 
     def declare_suspicious_replica(self, rse: str, name: str, reason: str) -> None:
         """Declare a replica suspicious to the administrators.
@@ -425,9 +420,13 @@ class RucioClient:
         urls = [location.url for location in self.list_locations([name], expression=rse)][:1]
         if not urls:
             raise RucioNotFoundError(f"has no replica of {name}", where=rse)
-        _check_declaration(
-            self._call(lambda client: client.declare_suspicious_file_replicas(urls, reason))
-        )
+        self._declare(lambda client: client.declare_suspicious_file_replicas(urls, reason))
+
+    def _declare(self, request: Callable[[Any], Mapping[str, Sequence[str]]]) -> None:
+        refusals = self._call(request).values()
+        reasons = [str(reason) for replica_reasons in refusals for reason in replica_reasons]
+        if reasons:
+            raise CatalogueError(f"did not take the declaration: {'; '.join(reasons)}")
 
     def _call_for_files(
         self,
@@ -460,7 +459,7 @@ class RucioClient:
                 problem = self._explain_login(kind, str(error))
                 if problem is not None:
                     raise problem from error
-                if kind not in TRANSIENT_ERRORS or pause is None:
+                if not is_transient(error) or pause is None:
                     raise translate_error(error, self._settings) from error
             self._sleep(pause)
         raise AssertionError  # the last pause is None
@@ -483,7 +482,15 @@ class RucioClient:
         return None
 
 
-def _check_declaration(refused: Mapping[str, Sequence[str]]) -> None:
-    reasons = [reason for replica_reasons in refused.values() for reason in replica_reasons]
-    if reasons:
-        raise CatalogueError(f"did not take the declaration: {'; '.join(map(str, reasons))}")
+def _list_replicas(dids: list[dict[str, str]], client: Any, **options: Any) -> list[Any]:
+    """List the files that Rucio knows, also those without a replica.
+
+    Raises:
+        ShortListError: a row is lacking.
+    """
+    # A member of an archive has no URL that readers open.
+    rows = list(client.list_replicas(dids, resolve_archives=False, **options))
+    names = {row["name"] for row in client.get_metadata_bulk(dids)}
+    if {row["name"] for row in rows} != names:
+        raise ShortListError(f"it lists {len(names)} files, and the replicas of {len(rows)}")
+    return rows

@@ -21,14 +21,14 @@ _ANSWERED_ERRORS = (
     "DatabaseException",
     "ReplicationRuleCreationTemporaryFailed",
 )
+_CUT_ANSWERS = ("ChunkedEncodingError", "JSONDecodeError", "ShortListError")
 TRANSIENT_ERRORS = (
     *_ANSWERED_ERRORS,
     "ServerConnectionException",
     "ConnectionError",
     "ConnectTimeout",
     "ReadTimeout",
-    "ChunkedEncodingError",
-    "JSONDecodeError",
+    *_CUT_ANSWERS,
 )
 #: Names of the exceptions of a refused login.
 LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
@@ -41,13 +41,17 @@ VALID_NAME_ERRORS = (
     "DataIdentifierAlreadyExists",
     "FileAlreadyExists",
 )
-_CONFIG_ERRORS = (
-    "ConfigNotFound",
-    "ConfigLoadingError",
-    "MissingClientParameter",
-    "ClientProtocolNotFound",
-    "ClientProtocolNotSupported",
-)
+_CONFIG_ERRORS = "Config(NotFound|LoadingError)|MissingClientParameter|ClientProtocolNot.*"
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether a request may succeed when it is repeated, also after one that added the same."""
+    kinds = (*TRANSIENT_ERRORS, "Duplicate", "FileAlreadyExists")
+    return type(error).__name__ in kinds or "unique constraint" in str(error)
+
+
+class ShortListError(Exception):
+    """A list of Rucio lacks rows, which a proxy may have cut off between two of them."""
 
 
 class RucioSilentError(CatalogueError):
@@ -124,11 +128,6 @@ class DidNames:
 
     dataset_template: str
     file_template: str
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> DidNames:
-        """Return the names by the settings."""
-        return cls(settings.rucio_dataset_name, settings.rucio_file_name)
 
     def dataset(self, name: str) -> str:
         """Build the name of a dataset."""
@@ -219,34 +218,16 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
     )
 
 
-#: Name of an exception of Rucio -> the error that it becomes.
-_ERRORS_BY_KIND: Mapping[str, type[TreehammerError]] = {
+#: Names of exceptions of Rucio -> the error that they become.
+_ERRORS: Mapping[str, type[TreehammerError]] = {
     "InvalidRSEExpression": RseExpressionError,
     "InvalidObject": ConfigError,
-    "DataIdentifierNotFound": RucioNotFoundError,
-    "RSENotFound": RucioNotFoundError,
-    "ReplicaNotFound": RucioNotFoundError,  # of a file without path at an RSE with paths of its own
-    "RuleNotFound": RucioNotFoundError,
-    "RSEProtocolNotSupported": RucioNotFoundError,
-    "DataIdentifierAlreadyExists": RucioDuplicateError,
-    "Duplicate": RucioDuplicateError,
-    "DuplicateContent": RucioDuplicateError,
-    "DuplicateRule": RucioDuplicateError,
-    "FileAlreadyExists": RucioDuplicateError,
-    "FileReplicaAlreadyExists": RucioDuplicateError,
-    "AccessDenied": RucioDeniedError,
-    "InsufficientAccountLimit": RucioDeniedError,
-    "InsufficientTargetRSEs": RucioDeniedError,
-    "InvalidReplicationRule": RucioDeniedError,
-    "ManualRuleApprovalBlocked": RucioDeniedError,
-    "ResourceTemporaryUnavailable": RucioDeniedError,
-    "RSEAccessDenied": RucioDeniedError,
-    "RSEOverQuota": RucioDeniedError,
-    "RSEWriteBlocked": RucioDeniedError,
-    "ScopeAccessDenied": RucioDeniedError,
-    "ScopeNotFound": RucioDeniedError,
-    "ScratchDiskLifetimeConflict": RucioDeniedError,
-    "UnsupportedOperation": RucioDeniedError,
+    # ReplicaNotFound is of a file without path at an RSE with paths of its own.
+    "(DataIdentifier|RSE|Replica|Rule)NotFound|RSEProtocolNotSupported": RucioNotFoundError,
+    "Duplicate.*|.*AlreadyExists": RucioDuplicateError,
+    ".*AccessDenied|Insufficient.*|InvalidReplicationRule|ManualRuleApprovalBlocked": RucioDeniedError,
+    "ResourceTemporaryUnavailable|RSEOverQuota|RSEWriteBlocked|ScopeNotFound": RucioDeniedError,
+    "ScratchDiskLifetimeConflict|UnsupportedOperation": RucioDeniedError,
 }
 
 
@@ -260,14 +241,15 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
     kind = type(error).__name__
     message = clean_message(str(error))
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
-    if kind in _CONFIG_ERRORS:
+    if re.fullmatch(_CONFIG_ERRORS, kind):
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
         return ConfigError(message, where=file, hint=hint)
-    if kind in _ERRORS_BY_KIND:
-        return _ERRORS_BY_KIND[kind](message, where=where)
+    for pattern, error_kind in _ERRORS.items():
+        if re.fullmatch(pattern, kind):
+            return error_kind(message, where=where)
     if kind in TRANSIENT_ERRORS:
         silent = kind not in _ANSWERED_ERRORS
-        problem = "sends no whole answer" if kind == "JSONDecodeError" else "does not answer"
+        problem = "sends no whole answer" if kind in _CUT_ANSWERS else "does not answer"
         return (RucioSilentError if silent else CatalogueError)(
             f"{problem if silent else kind}: {message}",
             where=where,

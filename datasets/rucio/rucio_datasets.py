@@ -52,7 +52,7 @@ class RucioCatalogue:
         """
         did = self.rucio.names.dataset(name)
         try:
-            files = {file.name: file for file in self._list_files(did)}
+            files = self._list_files(did)
         except RucioNotFoundError as error:
             raise DatasetError(
                 f"there is no dataset {self.rucio.scope}:{did}",
@@ -84,7 +84,7 @@ class RucioCatalogue:
             CatalogueError: Rucio does not respond.
         """
         names = self.rucio.names
-        files_by_did = {names.file(name, file.name): file for file in self.manifest(name).files}
+        files_by_did = {names.file(name, f.name): f.name for f in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
         try:
             locations = self.rucio.list_locations(
@@ -96,10 +96,8 @@ class RucioCatalogue:
             Replica(
                 site=self._rse(location.rse).site,
                 rse=location.rse,
-                file=files_by_did[location.file].name,
+                file=files_by_did[location.file],
                 url=normalize_url(location.url),
-                size=files_by_did[location.file].size,
-                adler32=files_by_did[location.file].adler32,
                 path=_path_below_prefix(location.url, self._rse(location.rse).prefixes),
             )
             for location in sorted(locations, key=lambda location: self._rse(location.rse).site)

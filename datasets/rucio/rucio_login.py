@@ -145,15 +145,14 @@ class RucioLogin:
             else:
                 name = TOKEN_FILE_VARIABLE if self.auth_type == OIDC else PROXY_VARIABLE
                 end = credential_expiry(name, self.credential)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            cause = (
+                f"cannot be read ({error.strerror})"
+                if isinstance(error, OSError)
+                else f"is unusable: {error}"
+            )
             raise ConfigError(
-                f"the {self.label} cannot be read ({error.strerror})",
-                where=where,
-                hint=f"Correct {self.key}.",
-            ) from error
-        except ValueError as error:
-            raise ConfigError(
-                f"the {self.label} is unusable: {error}", where=where, hint=f"Correct {self.key}."
+                f"the {self.label} {cause}", where=where, hint=f"Correct {self.key}."
             ) from error
         if end is not None and end <= time.time():
             raise ConfigError(
@@ -333,20 +332,14 @@ _SIGN_IN_PATH = "/auth/oidc"
 _SECRET_HEADERS = "x-rucio-"  # noqa: S105  # a prefix
 
 
-class ClientMessages(logging.Handler):
+class ClientMessages(logging.Logger):
     """Keeper of the last message of Rucio's client, which hides the cause of failed connections."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("treehammer.rucio")
         self.last = ""
 
-    def make_logger(self) -> logging.Logger:
-        """Make a logger of which this is the only handler."""
-        logger = logging.Logger("treehammer.rucio")  # one for each client
-        logger.addHandler(self)
-        return logger
-
-    def emit(self, record: logging.LogRecord) -> None:
+    def handle(self, record: logging.LogRecord) -> None:
         """Keep a message."""
         self.last = record.getMessage()
 
@@ -395,7 +388,7 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
             account=settings.rucio_account or None,
             timeout=CALL_TIMEOUT_S,
             user_agent="treehammer",
-            logger=messages.make_logger(),
+            logger=messages,
         )
     finally:
         sys.argv[0] = program_name  # the client shortens it

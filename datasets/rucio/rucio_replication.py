@@ -120,7 +120,7 @@ def poll_replication(
     """
     current = list(statuses)
     began = progress = clock()
-    boosts = _RuleBooster(rucio, clock)
+    boosts: dict[str, tuple[float, float]] = {}
     while True:
         before = [status.files_complete for status in current]
         current = [_poll_rule(status, rucio) for status in current]
@@ -133,7 +133,7 @@ def poll_replication(
             return
         if not states & {WAITING, COPYING} and now - progress >= patience_s:
             return
-        boosts.boost_stuck(current)
+        _boost_stuck(current, boosts, now, rucio)
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
 
 
@@ -158,22 +158,19 @@ def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
     return (COPYING if rule.locks_copying else WAITING), ""
 
 
-class _RuleBooster:
-    """Booster of stuck rules at growing intervals, if the account is permitted to."""
-
-    def __init__(self, rucio: RucioClient, clock: Callable[[], float]) -> None:
-        self._rucio = rucio
-        self._clock = clock
-        self._schedule: dict[str, tuple[float, float]] = {}
-
-    def boost_stuck(self, statuses: Sequence[ReplicationStatus]) -> None:
-        now = self._clock()
-        for status in statuses:
-            reason = _ADDRESS.sub("", status.reason.lower())
-            is_permanent = any(word in reason for word in _PERMANENT_ERRORS)
-            due, pause = self._schedule.get(status.rule_id, (now, FIRST_BOOST_DELAY_S))
-            if status.state != STUCK or is_permanent or now < due:
-                continue
-            self._schedule[status.rule_id] = (now + pause, 2 * pause)
-            with suppress(RucioDeniedError):
-                self._rucio.boost_rule(status.rule_id)
+def _boost_stuck(
+    statuses: Sequence[ReplicationStatus],
+    boosts: dict[str, tuple[float, float]],
+    now: float,
+    rucio: RucioClient,
+) -> None:
+    """Boost stuck rules, if the account is permitted to; ``boosts`` has next time and pause of each."""
+    for status in statuses:
+        reason = _ADDRESS.sub("", status.reason.lower())
+        is_permanent = any(word in reason for word in _PERMANENT_ERRORS)
+        due, pause = boosts.get(status.rule_id, (now, FIRST_BOOST_DELAY_S))
+        if status.state != STUCK or is_permanent or now < due:
+            continue
+        boosts[status.rule_id] = (now + pause, 2 * pause)
+        with suppress(RucioDeniedError):
+            rucio.boost_rule(status.rule_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from treehammer.collectors.storage_access import list_aliases, normalize_url
@@ -15,6 +15,7 @@ from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     DidFile,
     Rse,
+    RucioDeniedError,
     RucioNotFoundError,
     RucioSilentError,
 )
@@ -33,6 +34,8 @@ from treehammer.text_formatting import (
 WRITE_RETRY_DELAYS_S = (2.0, 10.0)
 #: Protocols of uploads, the preferred one first.
 UPLOAD_PROTOCOLS = ("root", "https", "http")
+#: Small files that are written before they are registered together; their names fit into one URL.
+MAX_BATCH = 20
 
 
 def upload_dataset(
@@ -61,7 +64,9 @@ def upload_dataset(
     """
     rucio = catalogue.rucio
     did = rucio.names.dataset(manifest.name)
-    attached = _list_attached_files(did, rucio)
+    attached: dict[str, DidFile] | None = None
+    with suppress(RucioNotFoundError):
+        attached = rucio.list_files(did)
     files = _list_expected_files(manifest, folder, catalogue, attached or {})
     unattached = [name for name in files if name not in (attached or {})]
     if attached is not None and unattached and not rucio.is_open(did):
@@ -75,17 +80,13 @@ def upload_dataset(
     used_rse = _upload_files(missing, upload_rses, rucio, bars) if missing else ""
     if attached is None:
         rucio.create_dataset(did)
-    rucio.attach_files(did, unattached)
+    try:
+        rucio.attach_files(did, unattached)
+    except RucioDeniedError:  # another process may have attached them, and closed it
+        if not rucio.list_files(did).keys() >= files.keys():
+            raise
     rucio.close_dataset(did)
     return used_rse
-
-
-def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | None:
-    """List the files of Rucio's dataset of that name; return None if it does not exist."""
-    try:
-        return {file.name: file for file in rucio.list_files(name)}
-    except RucioNotFoundError:
-        return None
 
 
 def _list_expected_files(
@@ -93,11 +94,10 @@ def _list_expected_files(
 ) -> dict[str, tuple[DidFile, Path]]:
     """Map the DID of each expected file to file and path; the small manifest is first."""
     name, names = manifest.name, catalogue.rucio.names
-    dids = (
-        DidFile(names.file(name, file.name), file.size, file.adler32) for file in manifest.files
-    )
-    paths = (folder / file.name for file in manifest.files)
-    files = {did.name: (did, path) for did, path in zip(dids, paths, strict=True)}
+    files = {}
+    for file in manifest.files:
+        did = DidFile(names.file(name, file.name), file.size, file.adler32)
+        files[did.name] = (did, folder / file.name)
     path = folder / MANIFEST_NAME
     manifest_did = names.file(name, MANIFEST_NAME)
     content = digest_file(path)
@@ -154,16 +154,17 @@ def _upload_files(
             refusals.append(f"{rse.name}: the account's quota has no room for {size} more")
             continue
         try:
-            counts_files, title = total < MEGABYTE * len(remaining), f"Writing to {rse.name}"
+            count, title = len(remaining), f"Writing to {rse.name}"
+            counts_files = total < MEGABYTE * count
             bar: AbstractContextManager[ByteCallback] = byte_progress(bars, title, total)
             if counts_files:
-                bar = bars(f"{title} (files)", len(remaining))
+                bar = bars(f"{title} (files)", count)
             with bar as step:
-                for done in range(1, len(remaining) + 1):
-                    _upload_file(*remaining[0], rse.name, rucio, None if counts_files else step)
-                    del remaining[0]
+                while remaining:
+                    advance, batch = (None, MAX_BATCH) if counts_files else (step, 1)
+                    _upload_batch(remaining, batch, rse.name, rucio, advance)
                     if counts_files:
-                        step(done)
+                        step(count - len(remaining))
             return rse.name
         except RucioSilentError:
             raise  # another RSE would get a file that may be registered here
@@ -176,41 +177,60 @@ def _upload_files(
     )
 
 
-def _upload_file(
-    file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback | None
+def _upload_batch(
+    remaining: list[tuple[DidFile, Path]],
+    size: int,
+    rse: str,
+    rucio: RucioClient,
+    advance: ByteCallback | None,
 ) -> None:
+    """Write the next files to an RSE, and register them together; take them off the list."""
+    batch = remaining[:size]
+    names = [file.name for file, _ in batch]
     schemes = [name for protocol in UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
-    urls = (rucio.find_upload_url(rse, file.name, scheme) for scheme in schemes)
-    url = normalize_url(next(filter(None, urls), ""))
-    if not url:
+    requests = (rucio.find_upload_urls(rse, names, scheme) for scheme in schemes)
+    urls = [normalize_url(url) for url in next(filter(None, requests), [])]
+    if not urls:
         raise CatalogueError(f"cannot be written to by {', '.join(schemes)}")
-    written = _write_file(file, path, url, advance)
+    files, written = [], []
     try:
-        rucio.register_replica(rse, file)
+        for (file, path), url in zip(batch, urls, strict=True):
+            written += [url] if _write_file(file, path, url, advance) else []
+            files.append(file)
+    finally:  # also those before a failure or an interrupt
+        if files:
+            _register_files(files, written, rse, rucio)
+            del remaining[: len(files)]
+
+
+def _register_files(
+    files: Sequence[DidFile], written: Sequence[str], rse: str, rucio: RucioClient
+) -> None:
+    """Register files; remove those that were written if Rucio refuses."""
+    try:
+        rucio.register_replicas(rse, files)
     except RucioSilentError:
-        raise  # it may be registered; the same command finds out later
+        raise  # they may be registered; the same command finds out later
     except TreehammerError as error:
-        problem = _discard_file(url) if written else ""
-        raise CatalogueError(f"{error.message}{problem}") from error
+        error.message += "".join(map(_discard_file, written))
+        raise
 
 
 def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback | None) -> bool:
     """Write a file unless it exists, and verify it; return whether it was written."""
-    if _has_expected_content(file, url):
-        if advance:
-            advance(file.size)
-        return False
     for pause in (*WRITE_RETRY_DELAYS_S, None):
-        observation = doors.write_file(path, url, advance)
-        if not observation.failure:
+        if not _find_difference(file, url):  # another process may have written it meanwhile
             break
-        if observation.failure not in (NO_RESPONSE, FAILED) or pause is None:
-            raise CatalogueError(f"{url}: {observation.explanation}{_discard_file(url)}")
+        observation = doors.write_file(path, url, advance)
+        problem = observation.explanation if observation.failure else _find_difference(file, url)
+        if not problem:
+            return True
+        if observation.failure not in ("", NO_RESPONSE, FAILED) or pause is None:
+            raise CatalogueError(f"{url}: {problem}{_discard_file(url)}")
         time.sleep(pause)
-    if not _has_expected_content(file, url):
-        problem = _discard_file(url)
-        raise CatalogueError(f"{url}: the storage has other bytes than it was given{problem}")
-    return True
+    if advance:
+        advance(file.size)
+    return False
 
 
 def _discard_file(url: str) -> str:
@@ -221,8 +241,11 @@ def _discard_file(url: str) -> str:
     return f"; {url} could not be removed again ({removed.message}): remove it"
 
 
-def _has_expected_content(file: DidFile, url: str) -> bool:
+def _find_difference(file: DidFile, url: str) -> str:
+    """Find out why the storage does not have a file; '' if it has it."""
     observation = doors.stat_file(url)
     if observation.size == file.size and not observation.adler32:
         observation = doors.read_file(url, file.size)
-    return (observation.size, observation.adler32) == (file.size, file.adler32)
+    if (observation.size, observation.adler32) == (file.size, file.adler32):
+        return ""
+    return observation.explanation or "the storage has other bytes than it was given"

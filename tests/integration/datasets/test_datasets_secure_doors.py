@@ -103,18 +103,19 @@ def test_placement_writes_through_what_an_rse_offers(
     registered = []
 
     class Rucio:
-        def find_upload_url(self, rse: str, name: str, asked: str) -> str:
-            return f"{scheme}{url[url.index(':') :]}" if asked == scheme else ""
+        def find_upload_urls(self, rse: str, names: list[str], asked: str) -> list[str]:
+            return [f"{scheme}{url[url.index(':') :]}"] if asked == scheme else []
 
-        def register_replica(self, rse: str, file: DidFile) -> None:
-            registered.append((rse, file))
+        def register_replicas(self, rse: str, files: list[DidFile]) -> None:
+            registered.append((rse, *files))
 
     secure.write_token(tmp_path / "token", WRITE_SCOPE)
     source = tmp_path / "new.bin"
     source.write_bytes(CONTENT)
     file = DidFile("set.new.bin", len(CONTENT), ADLER32)
     sent: list[int] = []
-    rucio_upload._upload_file(file, source, "A_DATA", cast(RucioClient, Rucio()), sent.append)
+    rucio = cast(RucioClient, Rucio())
+    rucio_upload._upload_batch([(file, source)], 1, "A_DATA", rucio, sent.append)
     assert registered == [("A_DATA", file)]
     assert sum(sent) == len(CONTENT)
     assert doors.stat_file(url).adler32 == ADLER32

@@ -25,7 +25,7 @@ from treehammer.datasets import root_process
 from treehammer.datasets.catalogues import dataset_rewriting, folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.manifest import FileDigest, Manifest, digest_file
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
@@ -54,18 +54,6 @@ def made(
 def _there(catalogue: FolderCatalogue) -> list[str]:
     """List everything in the catalogue's folder except locks."""
     return sorted(path.name for path in catalogue.root.iterdir() if path.suffix != ".lock")
-
-
-def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
-    source = tmp_path / "file"
-    source.write_bytes(DATA)
-    block_sizes: list[int] = []
-    digest = digest_file(source, block_sizes.append, copy_to=tmp_path / "copy")
-    assert digest == FileDigest(
-        len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
-    )
-    assert sum(block_sizes) == len(DATA)
-    assert (tmp_path / "copy").read_bytes() == DATA
 
 
 def test_existing_dataset_is_verified(

@@ -54,7 +54,7 @@ from treehammer.datasets.rucio.rucio_replication import (
     poll_replication,
 )
 from treehammer.datasets.rucio.rucio_upload import upload_dataset
-from treehammer.errors import CatalogueError, ConfigError, DatasetError
+from treehammer.errors import CatalogueError, ConfigError, DatasetError, TreehammerError
 from treehammer.text_formatting import no_progress
 
 CONFIG = "/etc/rucio.cfg"
@@ -99,12 +99,6 @@ def test_token_is_found_in_the_order_of_the_client(tmp_path: Path) -> None:
     variables["BEARER_TOKEN_FILE"] = str(named)
     assert find(variables, auth_type="oidc").read_token() == "named"
     assert find({**variables, "BEARER_TOKEN": "t"}, auth_type="oidc").describe() == "BEARER_TOKEN"
-
-
-def test_passwords_are_not_checked() -> None:
-    login = find(auth_type="userpass")
-    login.check()
-    assert "username" in str(login.explain_refusal("no"))
 
 
 def test_missing_credentials_have_remedies() -> None:
@@ -241,10 +235,10 @@ class Server:
         self.check(name, "DATASET")
         self.datasets.add(name)
 
-    def get_did(self, scope: str, name: str) -> dict[str, Any]:
+    def get_did(self, scope: str, name: str, dynamic_depth: str = "") -> dict[str, Any]:
         if name not in self.datasets:
             raise rucios.DataIdentifierNotFound
-        return {"type": self.kind, "open": self.is_open}
+        return {"type": self.kind, "open": self.is_open, "length": len(self.replicas)}
 
     def set_status(self, scope: str, name: str, **_: bool) -> None:
         self.is_open = False
@@ -269,7 +263,7 @@ class Server:
         self.calls.append(f"replicas of {len(dids)}")
         return [
             {
-                "name": did["name"],
+                **self.replicas[did["name"]],
                 "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": "DISK"}},
             }
             for did in dids
@@ -282,9 +276,11 @@ class Server:
     def lfns2pfns(self, rse: str, dids: list[str], scheme: str, **_: Any) -> dict[str, str]:
         if scheme == "root":
             raise rucios.ReplicaNotFound
+        self.calls.append(f"urls of {len(dids)}")
         return {did: self.url(did.partition(":")[2]) for did in dids}
 
     def add_replicas(self, rse: str, files: list[dict[str, Any]], **_: Any) -> None:
+        self.calls.append(f"registration at {rse} of {len(files)}")
         if self.refusal:
             raise self.refusal
         for file in files:
@@ -299,7 +295,9 @@ class Server:
 
 
 LOGIN = SimpleNamespace(
-    read_token=lambda: "", explain_refusal=lambda _: None, explain_tls=lambda _: None
+    read_token=lambda: "",
+    explain_refusal=lambda message: ConfigError(message, hint="Renew it."),
+    explain_tls=lambda _: None,
 )
 
 
@@ -334,7 +332,7 @@ NAMES = {
     "rucio_dataset_name": "/TreeHammer/{dataset}/USER",
     "rucio_file_name": "/store/user/me/{dataset}/{file}",
 }
-THROUGH = [Rse("A", "SITE_A", "DISK", True, False)]
+THROUGH = [Rse(name, "SITE_A", "DISK", True, False) for name in ("A", "B")]
 
 
 def upload(server: Server, manifest: Manifest, folder: Path, **names: str) -> str:
@@ -350,8 +348,8 @@ def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Pa
     }
     assert make_rucio(server, tmp_path, **NAMES).manifest("my-set").hash == manifest.hash
     assert upload(server, manifest, tmp_path, **NAMES) == ""
-    of_both = [call for call in server.calls if call.endswith("of 2")]
-    assert of_both[-3:] == ["attachment of 2", "metadata of 2", "replicas of 2"], "one for all"
+    for_both = [call for call in server.calls if call.endswith("of 2")]
+    assert for_both[:4] == ["replicas of 2", "metadata of 2", "urls of 2", "registration at A of 2"]
 
 
 def test_many_files_take_one_request_per_thousand(server: Server, tmp_path: Path) -> None:
@@ -363,8 +361,8 @@ def test_many_files_take_one_request_per_thousand(server: Server, tmp_path: Path
     register(server, "f7", b"content", adler32="0" * 8)
     assert [*rucio.find_files(names)] == ["f7"]
     assert [location.file for location in rucio.list_locations(names)] == ["f7"]
-    kinds = ("attachment", "metadata", "replicas")
-    assert server.calls == [f"{kind} of {n}" for kind in kinds for n in (1000, 1000, 1)]
+    rows = [f"{kind} of {n}" for n in (1000, 1000, 1) for kind in ("replicas", "metadata")]
+    assert server.calls == [*(f"attachment of {n}" for n in (1000, 1000, 1)), *rows, *rows]
     assert [call.args[1] for call in bars.call_args_list] == [2001] * 3
     server.calls.clear()
     rucio.check_names(None, names)
@@ -388,17 +386,21 @@ def test_refused_names_are_found_before_the_first_byte(
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    ("refusal", "message"),
     [
-        rucios.InvalidObject("bad checksum"),
-        rucios.DatabaseException("deadlock"),
+        (
+            rucios.InvalidObject("bad checksum"),
+            "^Rucio: Provided object does not match schema. bad",
+        ),
+        (rucios.CannotAuthenticate("expired"), "^Cannot authenticate.*expired\n  Renew it"),
+        (rucios.DatabaseException("deadlock"), "no storage takes the files"),
     ],
 )
 def test_refused_registration_leaves_no_file(
-    server: Server, manifest: Manifest, tmp_path: Path, refusal: Exception
+    server: Server, manifest: Manifest, tmp_path: Path, refusal: Exception, message: str
 ) -> None:
     server.refusal = refusal
-    with pytest.raises(CatalogueError, match="no storage takes the files"):
+    with pytest.raises(TreehammerError, match=message):
         upload(server, manifest, tmp_path, **NAMES)
     assert not any(server.storage.iterdir())
     assert not server.datasets
@@ -410,9 +412,21 @@ def test_silent_server_may_have_registered_the_file(
     server.refusal = rucios.ServerConnectionException("no answer")
     with pytest.raises(CatalogueError, match="does not answer"):
         upload(server, manifest, tmp_path, **NAMES)
-    assert len(list(server.storage.iterdir())) == 1
+    assert len(list(server.storage.iterdir())) == 2
+    assert "registration at B of 2" not in server.calls, "they may be registered at A"
     server.refusal = None
     assert upload(server, manifest, tmp_path, **NAMES) == "A"
+
+
+@pytest.mark.parametrize("method", ["list_files", "get_metadata_bulk", "list_replicas"])
+def test_list_that_is_cut_between_rows_brings_no_second_copy(
+    server: Server, manifest: Manifest, tmp_path: Path, method: str
+) -> None:
+    upload(server, manifest, tmp_path, **NAMES)
+    whole = getattr(server, method)
+    vars(server)[method] = lambda *words, **options: whole(*words, **options)[:-1]
+    with pytest.raises(RucioSilentError, match="sends no whole answer: it lists"):
+        upload(server, manifest, tmp_path, **NAMES)
 
 
 def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
@@ -421,6 +435,13 @@ def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
     server.is_open = True
     rucio.close_dataset("my-set")
     assert rucio.add_rule("my-set", "A", RuleOptions(None, "", "")) == "r2"
+    vars(server).update(is_open=True, set_status=MagicMock(side_effect=rucios.AccessDenied))
+    with pytest.raises(RucioDeniedError):
+        rucio.close_dataset("my-set")
+    race = rucios.RucioException("duplicate key value violates unique constraint: another process")
+    vars(server)["add_replicas"] = registration = MagicMock(side_effect=[race, None])
+    rucio.register_replicas("A", [])
+    assert registration.call_count == 2
 
 
 @pytest.mark.parametrize(
@@ -497,8 +518,7 @@ def test_file_without_checksum_cannot_be_verified(
 
 
 def test_names_contain_their_parts_literally() -> None:
-    names = DidNames("/X/{dataset}", "/s/{dataset}/{file}")
-    assert names.file("{file}", "{dataset}") == "/s/{file}/{dataset}"
+    assert DidNames("", "/s/{dataset}/{file}").file("{file}", "{dataset}") == "/s/{file}/{dataset}"
 
 
 @pytest.mark.parametrize(
@@ -506,7 +526,6 @@ def test_names_contain_their_parts_literally() -> None:
     [
         "",
         "{dataset}",
-        "x",
         "{file}.{dataset} ",
         "{dataset}{file}{site}",
         "{dataset}{file}}",
@@ -619,7 +638,6 @@ def test_parse_rule_converts_row() -> None:
     [
         (rucios.InsufficientAccountLimit("full"), RucioDeniedError, "full"),
         (rucios.InvalidRSEExpression("(("), RseExpressionError, "(("),
-        (rucios.ConfigNotFound("none"), ConfigError, "TREEHAMMER_RUCIO_CONFIG"),
         (rucios.ServerConnectionException("down"), CatalogueError, "does not answer"),
         (json.JSONDecodeError("cut", "{", 1), CatalogueError, "sends no whole answer: cut"),
         (rucios.RucioException("odd"), CatalogueError, "RucioException: "),
@@ -653,30 +671,35 @@ def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for path, name in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
         (tmp_path / "empty.cfg").write_text("[client]\n")
         settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})
-        with pytest.raises(ConfigError, match=name):
+        with pytest.raises(ConfigError, match=rf"{name}: .*\n.*TREEHAMMER_RUCIO_CONFIG"):
             RucioClient(settings).account  # noqa: B018
 
 
 def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[str, str]] = []
+    registered: list[tuple[str, list[str]]] = []
 
-    def bring_file(file: DidFile, path: Path, rse: str, *_: object) -> None:
-        if (file.name, rse) == ("two", "A"):
+    def register(rse: str, files: list[DidFile]) -> None:
+        registered.append((rse, [file.name for file in files]))
+
+    def write_file(_file: DidFile, _path: Path, url: str, _advance: object) -> bool:
+        if url == "A/two":
             raise CatalogueError("the disk is full")
-        written.append((file.name, rse))
+        return True
 
-    quotas = {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
-    monkeypatch.setattr(rucio_upload, "_upload_file", bring_file)
+    monkeypatch.setattr(rucio_upload, "_write_file", write_file)
     missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
     through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
-    rucio = cast(RucioClient, SimpleNamespace(list_quotas=lambda: quotas))
+    stand_in = SimpleNamespace(register_replicas=register)
+    stand_in.list_quotas = lambda: {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
+    stand_in.find_upload_urls = lambda rse, names, _: [f"{rse}/{name}" for name in names]
+    rucio = cast(RucioClient, stand_in)
     bars = MagicMock()
     assert rucio_upload._upload_files(missing, through, rucio, bars) == "B"
     assert [call.args for call in bars.call_args_list] == [
         ("Writing to A (files)", 3),
         ("Writing to B (files)", 2),
     ], "bytes of small files say nothing of the remaining time"
-    assert written == [("one", "A"), ("two", "B"), ("three", "B")]
+    assert registered == [("A", ["one"]), ("B", ["two", "three"])]
     with pytest.raises(CatalogueError) as refused:
         rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
     assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
@@ -684,6 +707,3 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
         "SMALL: the account's quota has no room for 3 bytes more",
         "A: the disk is full",
     ]
-    monkeypatch.setattr(rucio_upload, "_upload_file", MagicMock(side_effect=RucioSilentError("")))
-    with pytest.raises(RucioSilentError):  # the file may be registered at the first storage
-        rucio_upload._upload_files(missing, through, rucio, no_progress)

@@ -225,7 +225,7 @@ def make_catalogue(
 
     def list_replicas(name: str, protocol: str, *, domain: str = "wan") -> list[Replica]:
         return [
-            Replica(SITE_OF[rse], rse, file.name, url, file.size, file.adler32, path="u/f")
+            Replica(SITE_OF[rse], rse, file.name, url, path="u/f")
             for rse, urls in (lan if domain == "lan" else wan).items()
             for url in urls
         ]
