@@ -48,6 +48,8 @@ LEVEL_PENALTY = 30.0
 #: Standard deviations from the level up to which a job counts: a neighbor on the node may slow it
 #: by a third, and nothing speeds it up as much.
 CLIP = 2.5
+#: Jobs of a day, and more than half of them, that deviate together from the level and are not wild.
+COMMON_JOBS = 3
 #: Rounds of the fit; later ones change nothing that matters.
 ROUNDS = 8
 
@@ -134,7 +136,13 @@ def _fit(nodes: Numbers, works: Numbers, days: Numbers, values: Values) -> dict[
             works, values - work_effects[works] - node_effects[nodes] - levels
         )
         breaks = find_breaks(means, LEVEL_PENALTY)
-    return dict(zip(map(int, measured), map(float, means), strict=True))
+    # Days on which the level of the days around them holds for few jobs: incidents, or days between two.
+    beyond = np.sign(clipped) * (np.abs(clipped) >= limit)
+    common = np.maximum(COMMON_JOBS, np.bincount(columns) // 2 + 1)
+    is_common = np.abs(np.bincount(columns, weights=beyond)) >= common
+    medians = _find_local_medians(measured, columns, residuals, range(1, len(measured)))
+    levels_by_day = np.where(is_common, medians, means)
+    return dict(zip(map(int, measured), map(float, levels_by_day), strict=True))
 
 
 def _find_local_medians(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -305,18 +305,22 @@ def simulate_levels(
     name: Callable[[int, int], tuple[str, dict[str, str]]],
     *,
     size: float = 0.1,
+    slow_days: Collection[int] = range(45, 90),
     jobs: int = JOBS,
+    jobs_on_host: int = 1,
     missing: float = 0.1,
 ) -> list[LevelDay]:
-    """Simulate jobs of two works on hosts that differ by 10 %; the site slows down on day 45."""
+    """Simulate jobs of two works on hosts that differ by 10 %; on some days the site is slow."""
     rng = np.random.default_rng(3)
     hosts = rng.normal(0, HOST_SPREAD, SITE_HOSTS)
     items = []
     for number in range(90 * jobs):
         if rng.random() < missing:
             continue
-        day, host = number // jobs, int(rng.integers(SITE_HOSTS))
-        value = hosts[host] + rng.normal(number % 2, 0.02) + size * (day >= 45)
+        day = number // jobs
+        if number % jobs_on_host == 0:
+            host = int(rng.integers(SITE_HOSTS))
+        value = hosts[host] + rng.normal(number % 2, 0.02) + size * (day in slow_days)
         host_name, context = name(number, host)
         items.append(LevelDay(f"work {number % 2}", host_name, FIRST + day, value, context))
     return items
@@ -362,23 +366,15 @@ def test_node_is_known_by_what_other_days_share() -> None:
 
 
 def test_days_whose_jobs_share_a_host_lose_no_part_of_a_step() -> None:
-    rng = np.random.default_rng(4)
-    hosts = rng.normal(0, 0.04, 14)
-    items = [
-        LevelDay(
-            f"work {job % 2}",
-            f"wn{host}",
-            FIRST + day,
-            hosts[host] + job % 2 + rng.normal(0, 0.02) + 0.05 * (day >= 40),
-            {},
-        )
-        for day in range(90)
-        for host in [int(rng.integers(14))]
-        for job in range(4)
-    ]
+    items = simulate_levels(NAMES["fixed"], size=0.05, missing=0, jobs_on_host=JOBS)
     ((day, size),) = find_level_steps(items)
-    assert abs(day - 40) <= 2
+    assert abs(day - 45) <= 2
     assert size == pytest.approx(0.05, abs=0.006)
+
+
+def test_days_between_incidents_keep_their_level() -> None:
+    items = simulate_levels(NAMES["fixed"], slow_days=(16, 17, 18, 22, 23, 24))
+    assert [day for day, _ in find_level_steps(items)] == [16, 19, 22, 25]
 
 
 def test_jobs_beside_a_busy_neighbor_hide_no_step() -> None:
