@@ -59,15 +59,12 @@ class ContentRange:
         return cls(first, last, total)
 
 
-def _require_part(status: int, media_type: str) -> None:
-    if status == 200 and media_type.startswith("text/html"):
+def require_file(status: int, headers: Any) -> None:
+    """Raise :class:`HttpAnswerError` unless an answer holds a whole file, by its status and type."""
+    if status != 200:
+        raise HttpAnswerError(f"it sends status {status} instead of the file")
+    if headers.get_content_type() == "text/html":
         raise HttpAnswerError("it sends a web page instead of the file, such as a login")
-    if status == 200:
-        raise RangeAnswerError("it sends the whole file instead of the requested range")
-    if status != 206:
-        raise HttpAnswerError(f"it answers with status {status} instead of the requested range")
-    if media_type.startswith("multipart/"):
-        raise RangeAnswerError("it answers one range with several parts")
 
 
 def check_range(status: int, headers: Any, first: int, last: int) -> ContentRange:
@@ -77,7 +74,11 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
         RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
         HttpAnswerError: it holds no bytes of the file, by its status.
     """
-    _require_part(status, (headers.get("Content-Type") or "").lower())
+    if status != 206:
+        require_file(status, headers)
+        raise RangeAnswerError("it sends the whole file instead of the requested range")
+    if headers.get_content_maintype() == "multipart":
+        raise RangeAnswerError("it answers one range with several parts")
     part = ContentRange.parse(headers.get("Content-Range") or "")
     end = last if part.total is None else min(last, part.total - 1)
     # Without a total, a shorter answer may be the end of the file.

@@ -21,6 +21,7 @@ from treehammer.collectors.http_answers import (
     check_range,
     parse_digests,
     read_length,
+    require_file,
 )
 from treehammer.collectors.http_requests import (
     BearerToken,
@@ -73,6 +74,8 @@ _TLS_HINT = "The port speaks TLS: use https:// in the prefix."
 _ADDRESS_HINT = "Check host, port and scheme of its prefix, and the server's log."
 _HINTS_BY_STATUS = {401: PERMISSION_HINT, 403: PERMISSION_HINT, 416: RANGE_HINT}
 _HINTS_BY_STATUS |= dict.fromkeys((429, 503), OVERLOAD_HINT)
+_METHOD_HINT = "The server must permit HEAD, GET with Range, and to write PUT and DELETE."
+_HINTS_BY_STATUS |= dict.fromkeys((405, 501), _METHOD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 #: Bytes that XML does not permit where a server writes names as they are, as ``&`` or Latin-1.
@@ -119,6 +122,7 @@ class HttpDoor:
         def head(session: HttpSession) -> FileObservation:
             deadline = Deadline(CHECKSUM_TIMEOUT_S, RESPONSE_TIMEOUT_S)
             with session.request("HEAD", url, {"Want-Digest": "adler32"}, deadline) as answer:
+                require_file(answer.status, answer.headers)
                 size, digests = read_length(answer.headers), parse_digests(answer.headers)
             if size is None:
                 raise HttpAnswerError("its answer to HEAD has no Content-Length, the file's size")
@@ -136,8 +140,7 @@ class HttpDoor:
                 session.request("GET", url, {}, Deadline.for_transfer()) as answer,
                 Path(copy_to or os.devnull).open("wb") as copy,
             ):
-                if answer.status != 200:
-                    raise HttpAnswerError(f"it sends status {answer.status} instead of the file")
+                require_file(answer.status, answer.headers)
                 blocks = read_blocks(lambda _: answer.read(READ_BLOCK_BYTES), size)
                 digest = digest_blocks(blocks, advance, copy)
                 length = read_length(answer.headers)

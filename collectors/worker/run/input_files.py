@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Callable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
+from ...http_answers import require_file
 from ...http_requests import MIN_BYTES_PER_S, NO_TOKEN, BearerToken, Deadline, send_request
 from ...job_spec import InputFile, SoftwareRequest
 from ...record.outcome import CREDENTIAL, NOT_SUPPORTED, ExecutionError, Failure
@@ -334,10 +335,7 @@ def _fetch_http_file(
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from error
     with response, open(target, "wb") as writer:
-        if response.status != 200:
-            raise OSError(f"{url}: it answers with status {response.status} instead of the file")
-        if response.headers.get_content_type() == "text/html":
-            _raise_stage_in_error(f"{url} is a web page at this door, such as a login, no file.")
+        require_file(response.status, response.headers)
         while writer.tell() <= file.size:  # a longer one is another file
             signals.raise_if_stopped("stage-in")
             if not writer.write(response.read(_CHUNK)):

@@ -321,7 +321,7 @@ def test_stop_signal_ends_copy(web: str, tmp_path: Path) -> None:
     [
         ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
         ("broken", "copy", "invalid response of the server"),
-        ("", "copy", "is a web page at this door"),
+        ("", "copy", "it sends a web page instead of the file"),
     ],
 )
 def test_bad_copy_fails(web: str, tmp_path: Path, path: str, kind: str, expected: str) -> None:

@@ -109,8 +109,8 @@ class Storage(BaseHTTPRequestHandler):
         whole = len(STORED_CONTENT) + (kind == "longer")
         if kind in ("401", "403", "404", "410", "429", "500", "503"):
             self.answer(int(kind), b"no such &lt;thing&gt;")
-        elif kind == "whole":
-            self.answer(200, STORED_CONTENT)
+        elif kind in ("whole", "login"):
+            self.answer(200, STORED_CONTENT, Content_Type="text/html" if kind == "login" else "")
         else:
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
             stated = {"Content-Range": f"bytes {first}-{last}/{whole}"}
@@ -264,11 +264,7 @@ def test_web_door_without_listing_requires_dataset(storage: str) -> None:
 
 def answer_as_store(code: str, status: int, text: str = "", **headers: str) -> type[Storage]:
     """Make a store that answers every request with an error; one to HEAD has no body."""
-    body = (
-        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>"
-        if code
-        else ""
-    )
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>"
 
     class Store(Storage):
         def do_GET(self) -> None:
@@ -445,7 +441,7 @@ def test_web_door_reports_size_and_checksum(storage: str) -> None:
     assert doors.stat_file(f"{storage}/store/f") == FileObservation(len(STORED_CONTENT), "001a2b3c")
     assert Storage.asked == [("/store/f", "adler32")]
     assert doors.stat_file(f"{storage}/plain/f") == FileObservation(len(STORED_CONTENT))
-    for status, failure in {404: MISSING, 410: MISSING, 403: REFUSED, 500: FAILED}.items():
+    for status, failure in {404: MISSING, 410: MISSING, 403: REFUSED, 202: FAILED}.items():
         assert doors.stat_file(f"{storage}/{status}/f").failure == failure
 
 
@@ -455,6 +451,7 @@ def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
         f"{storage}/whole/f", len(STORED_CONTENT), blocks.append, copy_to=tmp_path / "kept"
     )
     assert (tmp_path / "kept").read_bytes() == STORED_CONTENT
+    assert "a web page" in doors.read_file(f"{storage}/login/f", 1).message
     assert sum(blocks) == len(STORED_CONTENT)
     assert seen == FileObservation(
         len(STORED_CONTENT),
