@@ -113,8 +113,8 @@ def test_redirect_and_delay_are_no_successes() -> None:
         "10 Protocol req=open dlen=26",
         "10 Response sending 4 data bytes; status=4003",
         "11 Protocol req=pgread dlen=8",
-        "11 Response sending partial 24 info and 30 data bytes",
-        "11 Response sending final 24 info and 5 data bytes; status=4007",
+        "11 Response sending partial 8 info and 4100 data bytes",
+        "11 Response sending final 8 info and 35 data bytes; status=4007",
         "12 Protocol req=auth dlen=8",
         "12 Response sending 900 data bytes; status=4002",
         "14 Protocol req=auth dlen=8",
@@ -124,7 +124,7 @@ def test_redirect_and_delay_are_no_successes() -> None:
         ("locate_redirect", 0, "", 0),
         ("open", 5, "", 0),
         ("open", 1, "unfinished", 0),
-        ("read", 0, "", 35),
+        ("read", 0, "", 4096 + 31),
         ("authenticate", 2, "", 0),
     ]
 
