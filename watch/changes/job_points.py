@@ -68,7 +68,8 @@ def identify_nodes(items: Sequence[LevelDay]) -> list[tuple[NodeIdentity, str]]:
     """Identify the node of each value by its first property that was seen on another day, too.
 
     Names of pods, pilots and containers are new for each job, as are those of a farm that is larger
-    than its tests are frequent. Such a name does not identify a node on another day.
+    than its tests are frequent. Such a name does not identify a node on another day. On the first
+    day nothing is known of it.
     """
     days: dict[tuple[NodeIdentity, str], set[int]] = defaultdict(set)
     properties = [tuple(_list_properties(item)) for item in items]
@@ -76,8 +77,9 @@ def identify_nodes(items: Sequence[LevelDay]) -> list[tuple[NodeIdentity, str]]:
         for candidate in candidates:
             days[candidate].add(item.day)
     site = (NodeIdentity.SITE, "")
+    least = min(2, len({item.day for item in items}))
     return [
-        next((candidate for candidate in candidates if len(days[candidate]) > 1), site)
+        next((candidate for candidate in candidates if len(days[candidate]) >= least), site)
         for candidates in properties
     ]
 

@@ -363,6 +363,7 @@ def test_node_is_known_by_what_other_days_share() -> None:
         *[(model, "Xeon")] * 2,
         *[(site, "")] * 2,
     ]
+    assert identify_nodes(items[:1]) == [(host, "wn1")], "before the second day"
 
 
 def test_days_whose_jobs_share_a_host_lose_no_part_of_a_step() -> None:
