@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -263,18 +262,11 @@ def refuse_cross_site(request: Request) -> None:
     if fetch_site is not None:
         is_own = fetch_site in _OWN_SITES
     else:
-        origin = request.headers.get("origin")
-        is_own = origin is None or _host_of(origin) == request.headers.get("host", "").lower()
+        origin, host = (request.headers.get(name, "").lower() for name in ("origin", "host"))
+        is_own = origin in ("", f"http://{host}", f"https://{host}")
     if not is_own:
         raise RequestRefusedError(
             403,
             "this form was sent by another site. Sign in and out on the pages of this service. "
             "If these are behind a proxy, it must pass the header Host on",
         )
-
-
-def _host_of(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower() or origin
-    except ValueError:
-        return origin

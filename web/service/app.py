@@ -167,7 +167,7 @@ class _ApiEndpoints:
             raise responses.service_unavailable("the database cannot be read now") from None
         if record is None:
             raise responses.RequestRefusedError(404, "there is no measurement with this identity")
-        return responses.AsciiJSONResponse(record)
+        return responses.AsciiJSONResponse(record, headers={"Cache-Control": "no-store"})
 
 
 def _describe_health(status: Literal["ok", "unavailable"]) -> dict[str, Any]:

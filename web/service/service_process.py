@@ -18,6 +18,7 @@ from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 
 from treehammer import program_output
@@ -165,6 +166,11 @@ def configure_uvicorn(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     if proxied:
         secret = load_proxy_secret(settings.proxy_key_file)
         app = ProxyHeaders(app, secret, settings.serve_user_header)
+    elif settings.serve_read_access == PUBLIC and is_loopback(settings.serve_host):
+        # A page of the internet could lead its own name here and read everything (DNS rebinding).
+        # Of [::1], Starlette before 1.1 sees the bracket only, with which no name begins.
+        hosts = ["localhost", "127.0.0.1", "[::1]", "[", settings.serve_host]
+        app = TrustedHostMiddleware(app, hosts)
     headers = [("X-Content-Type-Options", "nosniff")]
     if proxied or certificate:
         # Without TLS, browsers must ignore it, and it must not be sent (RFC 6797).

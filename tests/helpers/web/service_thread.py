@@ -160,7 +160,7 @@ class _PromptServer(uvicorn.Server):
 
 
 @contextmanager
-def _serve_app(app: ASGIApp, settings: Settings) -> Iterator[httpx.Client]:
+def serve_app(app: ASGIApp, settings: Settings) -> Iterator[httpx.Client]:
     server = _PromptServer(configure_uvicorn(app, settings))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
@@ -215,7 +215,7 @@ def run_service(
         environ={},
         folder=folder,
     )
-    with _serve_app(app, served) as client:
+    with serve_app(app, served) as client:
         service = ServiceThread(url, client, clock)
         yield service
     if "store" in vars(service):

@@ -30,6 +30,7 @@ from service_thread import (
     make_body,
     make_service_settings,
     run_service,
+    serve_app,
 )
 from starlette.applications import Starlette
 
@@ -475,15 +476,18 @@ def test_browsers_keep_to_tls_where_clients_use_it(tmp_path: Path) -> None:
         {"behind_proxy": True},
         {"certificate": certificate, "certificate_key": key},
     ]
-    headers = [
-        dict(configure_uvicorn(Starlette(), make_service_settings(tmp_path, **flags)).headers)
-        for flags in cases
-    ]
-    assert [sent.get("Strict-Transport-Security") for sent in headers] == [
-        None,
-        "max-age=31536000",
-        "max-age=31536000",
-    ]
+    ages = []
+    for flags in cases:
+        server = configure_uvicorn(Starlette(), make_service_settings(tmp_path, **flags))
+        ages.append(dict(server.headers).get("Strict-Transport-Security"))
+    assert ages == [None, "max-age=31536000", "max-age=31536000"]
+
+
+def test_public_pages_have_the_names_of_this_machine_only(tmp_path: Path) -> None:
+    hosts = {"localhost:8443": 404, "127.0.0.1": 404, "[::1]:8443": 404, EVIL: 400}
+    with serve_app(Starlette(), make_service_settings(tmp_path, read_access="public")) as client:
+        answers = {host: client.get("/", headers={"Host": host}).status_code for host in hosts}
+    assert answers == hosts
 
 
 def test_unavailable_address_is_named(tmp_path: Path) -> None:
