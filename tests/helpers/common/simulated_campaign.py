@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from measurement_factory import make_campaign_row, make_job_row
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
 
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import SITES_SCOPE
-from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
-BUILD_VALUES = {
+BUILD_VALUES: dict[str, Any] = {
     "root_platform": "linuxx8664gcc",
     "root_compiler": "gcc1421",
     "root_flags": "-O3 -DNDEBUG",
@@ -143,55 +143,49 @@ def build_record(
     """Build the values of every measurement; ``where`` is job, repeat, round, position."""
     job, repeat, round_, position = where
     site, host = place
-    return {
-        "measurement_id": make_measurement_id(job, 1, round_, position),
-        "record_version": 1,
-        "instrument_version": 1,
-        "campaign_id": hashlib.sha256(name.encode()).hexdigest()[:12],
-        "campaign_name": name,
-        "job_id": job,
-        "attempt": 1,
-        "kind": "timed",
-        "repeat": repeat,
-        "round": round_,
-        "position": position,
-        "test_name": test,
-        "repository": "https://git.example/tests.git",
-        "ref": "main",
-        "commit_id": "0123456789abcdef0123456789abcdef01234567",
-        "dirty": False,
-        "test_path": f"hctests/{test}",
-        "test_hash": hashlib.sha256(test.encode()).hexdigest(),
-        "payload_hash": "b" * 64,
-        "treehammer_version": "0.1",
-        "series": "c" * 24,
-        "variant": json.dumps(variant, sort_keys=True, separators=(",", ":")),
-        "variant_label": " ".join(f"{axis}={value}" for axis, value in variant.items()),
-        "site": site,
-        "door": f"{site.lower()}-door",
-        "door_protocol": "root",
-        "dataset": "reference-small",
-        "dataset_hash": "d" * 64,
-        "axis_root": variant["root"],
-        "axis_branches": str(variant["branches"]),
-        "axis_cache_mb": variant["cache_mb"],
-        "axis_access": "direct",
-        "axis_cache": "warm",
-        "passes_planned": 3,
-        "started_us": START_US + repeat * 60_000_000,
-        "ended_us": START_US + repeat * 60_000_000 + 40_000_000,
-        "day": 20260921,
-        "host": host,
-        "cpu_model": "Example CPU 3000",
-        "cores_online": 64,
-        "cores_allowed": 1,
-        "kernel": "6.1.0",
-        "os_name": "Example Linux 9",
-        "plausible": True,
-        "root_version": variant["root"],
-        "root_commit": f"{variant['root'].replace('.', '-')}",
+    values = make_measurement(
+        job,
+        round_,
+        position,
+        campaign_id=hashlib.sha256(name.encode()).hexdigest()[:12],
+        campaign_name=name,
+        repeat=repeat,
+        test_name=test,
+        repository="https://git.example/tests.git",
+        ref="main",
+        commit_id="0123456789abcdef0123456789abcdef01234567",
+        test_path=f"hctests/{test}",
+        test_hash=hashlib.sha256(test.encode()).hexdigest(),
+        payload_hash="b" * 64,
+        treehammer_version="0.1",
+        series="c" * 24,
+        variant=json.dumps(variant, sort_keys=True, separators=(",", ":")),
+        variant_label=" ".join(f"{axis}={value}" for axis, value in variant.items()),
+        site=site,
+        door=f"{site.lower()}-door",
+        door_protocol="root",
+        dataset="reference-small",
+        dataset_hash="d" * 64,
+        axis_root=variant["root"],
+        axis_branches=str(variant["branches"]),
+        axis_cache_mb=variant["cache_mb"],
+        axis_access="direct",
+        axis_cache="warm",
+        passes_planned=3,
+        started_us=START_US + repeat * 60_000_000,
+        ended_us=START_US + repeat * 60_000_000 + 40_000_000,
+        day=20260921,
+        host=host,
+        cpu_model="Example CPU 3000",
+        cores_online=64,
+        cores_allowed=1,
+        kernel="6.1.0",
+        os_name="Example Linux 9",
+        root_version=variant["root"],
+        root_commit=f"{variant['root'].replace('.', '-')}",
         **BUILD_VALUES,
-    }
+    ).values
+    return dict(values)
 
 
 def add_campaign(

@@ -24,6 +24,7 @@ from urllib.parse import urlencode
 
 from captured_runs import run_captured
 from certificate_authority import CertificateAuthority, find_free_port
+from polling import wait_for_server
 
 from treehammer import config
 from treehammer.testbed.debian_packages import PackageTree
@@ -113,13 +114,8 @@ alerting:
 """
 
 
-def find_nagios() -> Path:
-    """Return nagios4, unpacked into the cache of the testbed."""
-    return _unpack("nagios", "nagios4-core") / "usr/sbin/nagios4"
-
-
 def find_prometheus(program: str) -> Path:
-    """Return ``prometheus``, ``promtool``, ``amtool`` or ``prometheus-alertmanager``."""
+    """Return ``prometheus``, ``promtool``, ``amtool`` or ``prometheus-alertmanager``, unpacked."""
     packages = ("prometheus", "promtool", "prometheus-alertmanager")
     return _unpack("prometheus", *packages) / "usr/bin" / program
 
@@ -150,7 +146,7 @@ def run_nagios(folder: Path, url: str, services: str) -> Iterator[Path]:
     main = folder / "nagios.cfg"
     group = grp.getgrgid(os.getgid()).gr_name
     main.write_text(_NAGIOS_FRAME.format(folder=folder, user=getpass.getuser(), group=group))
-    nagios = str(find_nagios())
+    nagios = str(_unpack("nagios", "nagios4-core") / "usr/sbin/nagios4")
     checked = run_captured([nagios, "-v", str(main)])
     assert checked.returncode == 0, checked.stdout
     with _run([nagios, str(main)], folder):
@@ -197,8 +193,7 @@ def run_alertmanager(folder: Path, webhook: str, mail_port: int) -> Iterator[int
         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
         "--data.retention=8784h",
     ]  # fmt: skip
-    with _run(command, folder):
-        wait_for(lambda: fetch_json(f"http://127.0.0.1:{port}/api/v2/status"), folder)
+    with _run(command, folder, port):
         yield port
 
 
@@ -243,9 +238,8 @@ def run_prometheus(
         str(find_prometheus("prometheus")), f"--config.file={file}",
         f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
     with _run(command, folder):
-        yield url
+        yield f"http://127.0.0.1:{port}"
 
 
 def fetch_json(url: str) -> Any:
@@ -274,21 +268,26 @@ def wait_for(condition: Any, folder: Path) -> Any:
 
 
 @contextmanager
-def _run(command: list[str], folder: Path) -> Iterator[None]:
-    environment = {**os.environ, "HOME": str(folder)}
-    with (folder / "output.log").open("wb") as stream:
+def _run(command: Sequence[str], folder: Path, port: int | None = None) -> Iterator[None]:
+    """Run a server, which listens at a port, if one is given, when the block begins."""
+    log = folder / "output.log"
+    environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
+    with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, cwd=folder, env=environment
+            command, stdout=stream, stderr=stream, env=environment, cwd=folder
         )
     try:
+        wait_for_server(lambda: port is None or _is_listening(port), process.poll, log)
         yield
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        with suppress(subprocess.TimeoutExpired):  # Caddy waits for its connections
+            process.wait(timeout=10)
+        process.kill()
+        process.wait()
 
 
 NGINX, CADDY = "nginx", "caddy"
-PROXY_PATIENCE_S = 60.0
 _PROGRAMS = {NGINX: "usr/sbin/nginx", CADDY: "usr/bin/caddy"}
 #: Text of nginx's shipped configuration -> its replacement in a test, which runs without a master.
 _NGINX_CHANGES = {
@@ -329,7 +328,7 @@ def run_proxy(
         text = text.replace(old, new.replace("{folder}", str(folder)))
     file = folder / "proxy.conf"
     file.write_text(text)
-    with _run_proxy(_command(name, file, folder), folder, port):
+    with _run(_command(name, file, folder), folder, port):
         yield
 
 
@@ -338,26 +337,6 @@ def _command(name: str, file: Path, folder: Path) -> Sequence[str]:
     if name == NGINX:
         return [program, "-p", str(folder), "-c", str(file), "-e", str(folder / "error.log")]
     return [program, "run", "--config", str(file), "--adapter", "caddyfile"]
-
-
-@contextmanager
-def _run_proxy(command: Sequence[str], folder: Path, port: int) -> Iterator[None]:
-    log = folder / "output.log"
-    environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env=environment, cwd=folder
-        )
-    try:
-        deadline = time.monotonic() + PROXY_PATIENCE_S
-        while not _is_listening(port):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _is_listening(port: int) -> bool:

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ import httpx
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
 from monitoring_servers import CADDY, NGINX, run_proxy
+from polling import wait_for_server
 from service_thread import make_body
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -98,10 +98,8 @@ class ProxiedService:
 
     def wait_for_log(self, text: str) -> None:
         """Wait until the log holds a text; a line may follow the response that it is about."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while text not in self.read_log():
-            assert time.monotonic() < deadline_s, self.read_log()
-            time.sleep(0.05)
+        assert self._process is not None
+        wait_for_server(lambda: text in self.read_log(), self._process.poll, self._log, PATIENCE_S)
 
     # Clients
 

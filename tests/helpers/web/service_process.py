@@ -7,7 +7,6 @@ import re
 import signal
 import ssl
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 import command_forker
 from certificate_authority import CertificateAuthority, find_free_port
 from command_forker import ForkedCommand, start_command
+from polling import wait_for_server
 
 from treehammer.config import Settings
 from treehammer.sql.read.query_model import Selection
@@ -83,11 +83,7 @@ class ServiceProcess:
             else:
                 command = [str(self._python), "-m", "treehammer", *self._serve]
                 self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
-        end = time.monotonic() + START_TIMEOUT_S
-        while not self._is_answering():
-            assert time.monotonic() < end, self.log.read_text()
-            assert self._process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
+        wait_for_server(self._is_answering, self._process.poll, self.log, START_TIMEOUT_S)
 
     def _is_answering(self) -> bool:
         context = ssl.create_default_context(cafile=self.authority.ca)
@@ -141,13 +137,10 @@ def serve_folder(folder: Path, *flags: str) -> Iterator[str]:
     words = ["--data-dir", str(folder), "serve", "--port", str(port), *flags]
     with log.open("wb") as stream:
         process = start_command(words, stream, folder=folder)
-    deadline = time.monotonic() + START_TIMEOUT_S
     try:
-        while not (match := re.search(r"serving at (\S+)", log.read_text("utf-8"))):
-            assert process.poll() is None, log.read_text("utf-8")
-            assert time.monotonic() < deadline, log.read_text("utf-8")
-            time.sleep(0.05)
-        yield match[1]
+        yield wait_for_server(
+            lambda: re.search(r"serving at (\S+)", log.read_text("utf-8")), process.poll, log
+        )[1]
     finally:
         process.terminate()
         process.wait(timeout=60)
