@@ -332,8 +332,9 @@ def _fetch_http_file(
     except urllib.error.HTTPError as error:
         with error:
             _raise_http_error(url, error, has_keys=address != url)
-    except urllib.error.URLError as error:
-        raise OSError(str(error.reason)) from error
+    except OSError as error:
+        pool = f" at {error.filename}, to which it redirects" if error.filename else ""
+        raise OSError(f"{getattr(error, 'reason', error)}{pool}") from error
     with response, open(target, "wb") as writer:
         require_file(response.status, response.headers)
         while writer.tell() <= file.size:  # a longer one is another file

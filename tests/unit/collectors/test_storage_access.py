@@ -228,6 +228,8 @@ class Storage(SimpleHTTPRequestHandler):
             self._answer("Content-Length", str(len(FILE_CONTENT)), FILE_CONTENT[:50_000])
         elif self.path == "/broken":
             self._answer("Transfer-Encoding", "chunked", b"5\r\nhello\r\nnot a size\r\n")
+        elif self.path == "/pool":
+            send_answer(self, 307, Location="http://127.0.0.1:9/f.root")
         else:
             super().do_GET()
 
@@ -320,6 +322,7 @@ def test_stop_signal_ends_copy(web: str, tmp_path: Path) -> None:
     [
         ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
         ("broken", "copy", "invalid response of the server"),
+        ("pool", "copy", "refused at http://127.0.0.1:9/, to which it redirects"),
         ("", "copy", "it sends a web page instead of the file"),
     ],
 )
