@@ -155,7 +155,7 @@ def list_door_means(groups: Iterable[FigureGroup], by: str, metric: str) -> list
 
 
 class DoorDay(NamedTuple):
-    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
+    """A door's measurements of one day: mean of ln(time), less the level of each work."""
 
     door: str
     day: int
@@ -164,39 +164,32 @@ class DoorDay(NamedTuple):
     measurements: int
 
 
+#: Rounds of the fit of works, doors and days: works that follow each other every few days need as many.
+FIT_ROUNDS = 100
+
+
 def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
     """Relate doors and days to the same work, so that another mix of work is no change.
 
-    Each work counts once for a door and day, however many measurements it has.
+    Each work counts once for a door and day, however many measurements it has. Works, and doors with
+    their days, are fitted together: a work that began with a change would otherwise hide a part of it.
     """
-    works = _collect_works(groups, metric)
-    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
-    for cells in works.values():
-        reference = fmean(cell.log_ratio for cell in cells)
-        for cell in cells:
-            relative = cell._replace(log_ratio=cell.log_ratio - reference)
-            by_day[cell.door, cell.day].append(relative)
+    measured = [group for group in groups if (group.metrics[metric].mean or 0.0) > 0]
+    moments = [group.metrics[metric] for group in measured]
+    places = [(str(group.by["door"] or ""), int(group.by[DAY] or 0)) for group in measured]
+    distinct = sorted(set(places))
+    place = np.array([*map(distinct.index, places)], dtype=int)
+    works = ["\0".join(group_workload_key(group)) for group in measured]
+    _, work = np.unique(works, return_inverse=True)
+    values, effects = np.log([m.total / m.value_count for m in moments]), np.zeros(len(distinct))
+    for _ in range(FIT_ROUNDS):
+        levels = np.bincount(work, values - effects[place]) / np.bincount(work)
+        effects = np.bincount(place, values - levels[work]) / np.bincount(place)
+    counts = np.bincount(place, [m.value_count for m in moments])
     return [
-        cells[0]._replace(
-            log_ratio=fmean(cell.log_ratio for cell in cells),
-            measurements=sum(cell.measurements for cell in cells),
-        )
-        for _, cells in sorted(by_day.items())
+        DoorDay(door, day, metric, float(effect), int(count))
+        for (door, day), effect, count in zip(distinct, effects, counts, strict=True)
     ]
-
-
-def _collect_works(
-    groups: Iterable[FigureGroup], metric: str
-) -> dict[tuple[str, ...], list[DoorDay]]:
-    """Collect the doors and days of each work."""
-    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
-    for group in groups:
-        moments = group.metrics[metric]
-        if moments.mean and moments.mean > 0:
-            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
-            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
-            works[group_workload_key(group)].append(cell)
-    return works
 
 
 def _fit_doors(cells: Collection[Sequence[DoorMean]]) -> dict[str, float]:
