@@ -461,12 +461,14 @@ def _compare_pairs(
 
 
 def attach_phases(
-    rows: Iterable[VerdictRow], changes: Iterable[PhaseChange]
+    rows: Sequence[VerdictRow], changes: Iterable[PhaseChange]
 ) -> tuple[VerdictRow, ...]:
-    """Add the changes of each series' phases to the evidence of its first row."""
+    """Add the changes of each series' phases to the evidence of its first row, if its times count."""
+    compared = {row.comparison_key for row in rows if row.effect is not None}
     by_series: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
     for change in changes:
-        by_series[change.comparison_key][change.phase] = _STORED_FIELDS(change)
+        if change.comparison_key in compared:
+            by_series[change.comparison_key][change.phase] = _STORED_FIELDS(change)
     return attach_to_series(rows, "phases", by_series)
 
 
