@@ -120,32 +120,32 @@ def check_contents(
 ) -> None:
     """Refuse a tree, branches or blocks that a dataset does not have, as far as they are known.
 
-    Bundled datasets must have the same events, since one job compares their reading.
+    Bundled datasets and twins must have the same events, since their reading is compared.
 
     Raises:
         DefinitionError: with the dataset and the nearest names.
     """
     manifests = tuple(manifests)
-    if DATASET_AXIS in definition.matrix.bundle:
-        _check_bundled(definition, manifests)
+    if DATASET_AXIS in definition.matrix.bundle or definition.twins:
+        _check_copies(definition, manifests)
     for contents in map(DatasetContents.from_manifest, manifests):
         for problem in find_content_problems(definition, contents, folder):
             where = f"{definition.test.name}: {problem.key}"
             raise DefinitionError(problem.message, where=where, hint=problem.hint)
 
 
-def _check_bundled(definition: TestDefinition, manifests: Sequence[Manifest]) -> None:
+def _check_copies(definition: TestDefinition, manifests: Sequence[Manifest]) -> None:
     for other in manifests[1:]:
         first, second = (
             [file.layout.entries for file in manifest.files] for manifest in (manifests[0], other)
         )
         if first != second:
             raise DefinitionError(
-                f"datasets {manifests[0].name!r} and {other.name!r} cannot be bundled: one job "
-                f"compares copies of the same events, and they have {_describe_entries(first)} and "
-                f"{_describe_entries(second)}",
-                where=f"{definition.test.name}: matrix.bundle",
-                hint="Remove dataset from bundle, so that each has jobs of its own.",
+                f"datasets {manifests[0].name!r} and {other.name!r} cannot be compared: they have "
+                f"{_describe_entries(first)} and {_describe_entries(second)}",
+                where=definition.test.name,
+                hint="Name copies of the same events (-S twins.FORMAT=NAME), or remove dataset from "
+                "bundle, so that each has jobs of its own.",
             )
 
 

@@ -507,14 +507,16 @@ def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> 
     check_contents(with_branches(definition, "any", "z"), [make_manifest()])
 
 
-def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> None:
+def test_bundled_datasets_and_twins_have_the_same_events(definition: TestDefinition) -> None:
     matrix = definition.matrix.replace(bundle=("dataset",))
-    bundled = definition.replace(matrix=matrix)
     twin, other = replace(make_manifest(), name="twin"), replace(make_manifest(999), name="other")
-    check_contents(bundled, [make_manifest(), twin])
-    with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
-        check_contents(bundled, [make_manifest(), twin, other])
-    assert "Remove dataset from bundle" in error.value.hint
+    check_contents(definition, [make_manifest(), other])
+    for change in ({"matrix": matrix}, {"twins": {"rntuple": "twin"}}):
+        compared = definition.replace(**change)
+        check_contents(compared, [make_manifest(), twin])
+        with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
+            check_contents(compared, [make_manifest(), twin, other])
+        assert "remove dataset from bundle" in error.value.hint
 
 
 @pytest.mark.parametrize(
