@@ -204,10 +204,9 @@ def _probe_session(session: HttpSession, target: ProbeTarget) -> ProbeResult:
     except RangeAnswerError as error:
         return ProbeResult(str(error).removeprefix("it "), RANGE_HINT)
     except HttpAnswerError as error:
-        return ProbeResult(
-            str(error).removeprefix("it "),
-            "Look into the server's configuration, or name a file to read with --dataset.",
-        )
+        other_file = "" if target.path else ", or name a file to read with --dataset"
+        hint = f"Look into the server's configuration{other_file}."
+        return ProbeResult(str(error).removeprefix("it "), hint)
     except (OSError, HTTPException, ValueError) as error:
         return _describe_connection_error(error)
 

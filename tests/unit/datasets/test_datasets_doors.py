@@ -524,6 +524,7 @@ def test_probe_names_broken_rule(lying_door: str, kind: str, problem: str) -> No
     result = doors.probe_door(f"{lying_door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
     assert problem in result.problem
     assert result.remedy
+    assert "--dataset" not in result.remedy, "the file is named"
 
 
 def test_door_may_omit_size_of_file(lying_door: str) -> None:
