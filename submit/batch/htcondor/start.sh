@@ -8,13 +8,13 @@ starts=$(sed -n 's/^NumShadowStarts = \([0-9]*\)$/\1/p' "${_CONDOR_JOB_AD:-/dev/
 number=$((previous + ${starts:-1}))
 output=output/attempt-$number
 
-tar -xf inputs.tar || exit
+tar -xf inputs.tar || exit 126
 # ARC names a proxy also for jobs that were submitted with a token.
 [ -e "${X509_USER_PROXY:-/}" ] || unset X509_USER_PROXY
 if [ -s output.tar ]; then # the output of an earlier start
   tar -xf output.tar
 fi
-mkdir -p "$output" || exit
+mkdir -p "$output" || exit 126
 sh worker.pyz run job.json --once --attempt "$number" --output "$output" --work work \
   >"$output/worker.out" 2>"$output/worker.err" &
 worker=$!
