@@ -17,7 +17,6 @@ from .http_requests import HttpAnswerError
 _DIGITS = {"adler32": 8, "md5": 32, "sha-256": 64}
 #: Names of checksums beside those of RFC 3230 and RFC 9530.
 _DIGEST_ALIASES = {"adler": "adler32", "sha256": "sha-256"}
-_DIGEST_HEADERS = ("Digest", "Repr-Digest")
 
 
 class RangeAnswerError(HttpAnswerError):
@@ -102,7 +101,7 @@ def parse_digests(headers: Any) -> Dict[str, str]:
     hexadecimal digits or base64, as servers send both.  Unknown and unreadable ones are left out.
     """
     digests: Dict[str, str] = {}
-    for header in _DIGEST_HEADERS:
+    for header in ("Digest", "Repr-Digest"):
         for text in headers.get_all(header) or ():
             for item in text.split(","):
                 name, _, value = item.strip().partition("=")

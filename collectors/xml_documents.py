@@ -5,6 +5,7 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 
 from __future__ import annotations
 
+import re
 from typing import Dict, Optional
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
@@ -37,7 +38,8 @@ def parse_xml(content: bytes, *, is_cut: bool = False) -> Element:
     except XmlError:
         raise
     except (ParseError, LookupError, ValueError) as error:
-        raise XmlError(f"is not valid XML: {error}") from error
+        is_page = re.match(rb"\s*<(!doctype )?html\b", content, re.IGNORECASE)
+        raise XmlError("is a web page" if is_page else f"is not valid XML: {error}") from error
     if builder.root is None:
         raise XmlError("has no XML element")
     return builder.root

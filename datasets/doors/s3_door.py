@@ -25,7 +25,6 @@ from treehammer.collectors.xml_documents import local_name
 from treehammer.datasets.doors.http_door import HttpDoor, HttpSession
 from treehammer.datasets.doors.observations import (
     FAILED,
-    MAX_FOLDER_ENTRIES,
     MISSING,
     REFUSED,
     FileObservation,
@@ -75,15 +74,14 @@ class S3Session(HttpSession):
         """List the start of a folder: each name, and whether objects lie below it."""
         parts = urlsplit(self.prefix)
         bucket, _, below = parts.path.strip("/").partition("/")
-        folder = "/".join(filter(None, (below, path)))
-        start = quote(f"{folder}/" if folder else "", safe="")
-        query = f"delimiter=%2F&list-type=2&max-keys={MAX_FOLDER_ENTRIES}&prefix={start}"
+        start = "".join(f"{folder}/" for folder in (below, path) if folder)
+        query = f"delimiter=%2F&list-type=2&prefix={quote(start, safe='')}"
         with self.request("GET", f"{parts.scheme}://{parts.netloc}/{bucket}?{query}", {}) as answer:
             root = self.read_listing(answer)
         if local_name(root) != "ListBucketResult":
             name = f"<{local_name(root)}> {root.findtext('{*}Code', '')}".strip()
             raise HttpAnswerError(f"its listing is {name} instead of a bucket's")
-        return list(_iter_names(root))
+        return list(dict.fromkeys(_iter_names(root, start)))
 
     def describe_error(self, error: HTTPError) -> FileObservation:
         """Describe an error by its code and its message."""
@@ -100,13 +98,14 @@ probe_server, stat_file, read_file = _DOOR.probe_server, _DOOR.stat_file, _DOOR.
 write_file, remove_file = _DOOR.write_file, _DOOR.remove_file
 
 
-def _iter_names(listing: Element) -> Iterator[tuple[str, bool]]:
-    """Yield each name of a listing, and whether it is a folder; without empty objects."""
+def _iter_names(listing: Element, start: str) -> Iterator[tuple[str, bool]]:
+    """Yield each name below a prefix, and whether it is a folder; without empty objects."""
     for entry in listing:
         fields = [(local_name(field), field.text or "") for field in entry]
         if local_name(entry) not in ("Contents", "CommonPrefixes") or ("Size", "0") in fields:
             continue
-        for kind, name in fields:
-            # An object whose name ends with a slash stands for the folder itself.
-            if kind == "Prefix" or (kind == "Key" and not name.endswith("/")):
-                yield name.rstrip("/").rpartition("/")[2], kind == "Prefix"
+        for kind, key in fields:
+            # Some stores list the content of folders, too.
+            name, slash, _ = key.lstrip("/").removeprefix(start).partition("/")
+            if kind in ("Key", "Prefix") and name:
+                yield name, bool(slash) or kind == "Prefix"

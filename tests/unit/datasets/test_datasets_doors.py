@@ -307,6 +307,7 @@ def test_redirect_to_another_region_is_not_followed() -> None:
 S3_LISTING = """<?xml version="1.0"?><x:ListBucketResult xmlns:x="http://doc.s3.example/2006-03-01/">
 <x:Prefix>store/</x:Prefix><x:Contents><x:Size>0</x:Size><x:Key>store/</x:Key></x:Contents>
 <x:Contents><x:ETag>&quot;e&quot;</x:ETag><x:Key>store/a&amp;b c</x:Key></x:Contents>
+<x:Contents><x:Key>store/deep/f</x:Key></x:Contents><x:Contents><x:Key>store/deep/g</x:Key></x:Contents>
 <x:CommonPrefixes><x:Prefix>store/sub/</x:Prefix></x:CommonPrefixes></x:ListBucketResult>"""
 
 
@@ -317,7 +318,7 @@ def test_objects_are_listed_by_the_names_of_elements() -> None:
 
     with serve_http(Store) as port:
         session = s3_door.S3Session(f"s3://127.0.0.1:{port}/bucket/store")
-        assert session.list_entries("") == [("a&b c", False), ("sub", True)]
+        assert session.list_entries("") == [("a&b c", False), ("deep", True), ("sub", True)]
 
 
 def test_untrusted_certificate_is_reported(

@@ -356,7 +356,7 @@ def test_wrong_entries_are_named() -> None:
         ("no downtimes", "neither JSON nor XML"),
         ("[" * 100_000, "nested too deeply"),
         ("<html><body><h1>503</h1></body></html>", "root element 'html'"),
-        ("<!DOCTYPE html><html><br></html>", "a web page"),
+        ("<!doctype html><html><br></html>", "a web page"),
         ("<results><DOWNTIME>", "not valid XML"),
         ("<?xml version='1.0' encoding='x-unknown'?><results/>", "not valid XML"),
         ("<!DOCTYPE results><results/>", "document type"),
