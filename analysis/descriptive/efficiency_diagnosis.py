@@ -110,12 +110,12 @@ class EfficiencyDiagnosis:
     next_metrics: Sequence[str]
 
     def describe(self, subject: str) -> list[str]:
-        """Answer in full sentences: the cause, the CPU efficiency, then the evidence."""
+        """Answer in full sentences: the cause, the share of CPU time, then the evidence."""
         measurements = pluralize(self.breakdown.executions, "measurement")
         return [
             f"{subject} {self.sentence}.",
-            f"CPU efficiency {self.breakdown.efficiency:.2f} in {measurements} of "
-            f"{pluralize(self.jobs, 'job')}.",
+            f"CPU time is {format_share(self.breakdown.efficiency)} of the wall time of "
+            f"{measurements} of {pluralize(self.jobs, 'job')}.",
             *self.evidence,
         ]
 

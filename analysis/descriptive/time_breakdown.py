@@ -91,7 +91,7 @@ class TimeBreakdown:
 
     @property
     def efficiency(self) -> float:
-        """CPU efficiency with set-up and stage-in, as ``eff_job``."""
+        """CPU time divided by the wall time; the mean of ``eff_job`` weighs short executions alike."""
         return compute_share(self.cpu_s, self.wall_s)
 
     def share(self, part: TimePart) -> float:

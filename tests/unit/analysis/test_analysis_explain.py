@@ -238,7 +238,7 @@ explain = partial(call_command, "explain")
 def test_site_is_explained_beside_other_sites(settings: Settings) -> None:
     printed = explain(settings, "--site", "SITE_C", "--campaign", "all").output.splitlines()
     assert printed[0] == "SITE_C waits for CPU, not for data: 38 of 60 s in the run queue."
-    assert printed[1] == "CPU efficiency 0.35 in 2 measurements of 2 jobs."
+    assert printed[1] == "CPU time is 35 % of the wall time of 2 measurements of 2 jobs."
     [queue] = [line.split() for line in printed if line.startswith("run queue")]
     assert queue[-6:] == ["38.0", "63", "%", "38.0", "0", "%"]
     assert printed[-1].startswith(

@@ -181,9 +181,8 @@ def test_pages_explain_where_the_time_went(pages: ServiceThread, page: str, subj
     page_text = pages.load_page(page)
     answer = pages.client.get(f"/api/v1{page}").json()
     sentence = f"{subject} waits for CPU, not for data: 19 of 30 s in the run queue."
-    assert (
-        f"<strong>{sentence}</strong> CPU efficiency 0.33 in 1 measurement of 1 job." in page_text
-    )
+    share = "CPU time is 33 % of the wall time of 1 measurement of 1 job."
+    assert f"<strong>{sentence}</strong> {share}" in page_text
     assert answer["about"]["explanation"][0] == sentence
     assert sum(part["wall_s"] for part in answer["tables"]["time"]) == 30.0
 
