@@ -65,7 +65,7 @@ QUIET_COLOR = "#a3abb3"
 
 def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
     """Lay out the points; None if there is nothing to draw."""
-    points = data.drawable_points
+    points = [point for point in data.points if point.mean is not None]
     if not points:
         return None
     kind, unit = _KINDS[query.view], figure_unit(query)
@@ -101,7 +101,8 @@ def lay_out_figure(query: ExploreQuery, data: FigurePoints, title: str) -> Figur
             FigurePanel(shorten_label(text), tuple(marks[number]))
             for number, text in enumerate(panel_titles)
         ),
-        joined=data.are_comparable,
+        # Lines show changes, not another mix of work.
+        joined=data.connected and not data.aggregation.largest_counts,
         keys=(
             panels.list_values(panel_titles),
             places.list_values(place_names),

@@ -92,16 +92,6 @@ class FigurePoints:
     campaigns: Mapping[str, str] = field(default_factory=dict)
     connected: bool = True
 
-    @property
-    def drawable_points(self) -> list[FigurePoint]:
-        """Points that have a mean."""
-        return [point for point in self.points if point.mean is not None]
-
-    @property
-    def are_comparable(self) -> bool:
-        """Whether a line through points shows changes, not another mix of work."""
-        return self.connected and not self.aggregation.largest_counts
-
 
 def load_points(store: Store, query: ExploreQuery) -> FigurePoints:
     """Load the points of a figure; one that is too large is refused."""

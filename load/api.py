@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from treehammer.collectors.job_spec import STARTS_PATH
 from treehammer.errors import StoreError
+from treehammer.sql.core.campaign_plan import describe_problem
 from treehammer.web.core import request_limits
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.responses import (
@@ -213,9 +214,8 @@ class CommonStartEndpoint:
         try:
             arrival = StartRequest.model_validate(document)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            location = ".".join(map(str, first["loc"])) or "the body"
-            raise RequestRefusedError(422, f"{location}: {first['msg']}") from None
+            problem = describe_problem(error.errors(include_url=False)[0], "the body")
+            raise RequestRefusedError(422, problem) from None
         await self._require_owner(grant.campaign_id, grant.owner)
         id_ = BarrierId(grant.owner, grant.campaign_id, arrival.barrier)
         answer = self._registry.register(id_, grant.job_id, arrival, grant.key_id)

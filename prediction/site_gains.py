@@ -28,11 +28,6 @@ class Gain:
     conditions: Conditions
     prediction: Prediction
 
-    @property
-    def saved_s(self) -> float:
-        """Wall seconds of one pass."""
-        return self.read.wall_s - self.prediction.wall_s
-
     def describe(self, site: str) -> str:
         """Describe the setting, what it saves, and the command that checks it."""
         wall_s, prediction = self.read.wall_s, self.prediction
@@ -68,7 +63,7 @@ def describe_gain(store: Store, settings: Settings, site: str, days: tuple[int, 
     """
     reads = load_site_reads(store, site, days)
     gains = find_gains(KnownReads(reads, load_manifests(settings) if reads else {}))
-    best = max(gains, key=lambda gain: gain.saved_s, default=None)
+    best = max(gains, key=lambda gain: gain.read.wall_s - gain.prediction.wall_s, default=None)
     return best.describe(site) if best else ""
 
 

@@ -98,11 +98,6 @@ class DatasetTable(StrictModel):
         """Whether it is a file of another writer."""
         return self.source.endswith(".root")
 
-    @property
-    def dataset_name(self) -> str:
-        """Name of the dataset."""
-        return self.name or Path(self.source).stem
-
     @cached_property
     def options(self) -> RewriteOptions:
         """The layout.

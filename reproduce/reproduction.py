@@ -96,7 +96,7 @@ def _measure(
     """Make the data of a result and run its campaign."""
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in result.dataset:
-        if not catalogue.has(dataset.dataset_name):
+        if not catalogue.has(dataset.name or Path(dataset.source).stem):
             _make_dataset(catalogue, result, dataset, settings, bars)
     request = CampaignRequest(
         result.campaign.test,

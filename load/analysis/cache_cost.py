@@ -203,19 +203,9 @@ class CacheComparison:
         return [cell for key, cell in self.cells.items() if not key.is_direct]
 
     @cached_property
-    def direct_labels(self) -> list[str]:
-        """Names of the direct door, several if its server's release changed."""
-        return list(dict.fromkeys(key.release for key in self.cells if key.is_direct))
-
-    @cached_property
     def releases(self) -> list[str]:
         """Releases of caches, the oldest first."""
         return list(dict.fromkeys(cell.key.release for cell in self.cached))
-
-    @cached_property
-    def costed_releases(self) -> list[str]:
-        """Releases of caches whose cost is known, the oldest first."""
-        return list(dict.fromkeys(cell.key.release for cell in self.cached if cell.cost))
 
     @cached_property
     def conditions(self) -> list[tuple[str, float]]:
@@ -361,7 +351,7 @@ def conclude(comparison: CacheComparison) -> str:
             "The cost of the cache is unknown: no job read through the direct door, too. Bundle both: "
             "-P bundle=door -P door=CACHE,DIRECT."
         )
-    release = comparison.costed_releases[-1]
+    release = [*dict.fromkeys(cell.key.release for cell in comparison.cached if cell.cost)][-1]
     by_read = {
         read: {
             condition: cost

@@ -127,7 +127,9 @@ def _lay_out_curves(comparison: CacheComparison) -> FigureLayout:
     def list_lines(releases: Sequence[str]) -> list[tuple[str, str]]:
         return [line for line in product(releases, comparison.reads) if line in measured]
 
-    lines, direct = list_lines(comparison.releases), list_lines(comparison.direct_labels)
+    # The direct door has several names if its server's release changed.
+    doors = dict.fromkeys(key.release for key in comparison.cells if key.is_direct)
+    lines, direct = list_lines(comparison.releases), list_lines([*doors])
     names = _shorten_releases(comparison.releases)
     series = style_series(
         [(f"{names[release]}, {read}", read, release) for release, read in lines],

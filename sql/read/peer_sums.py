@@ -124,7 +124,7 @@ def load_peer_sums(
     """
     with store.connection() as connection:
         subjects = _SharedWork.select(load_subjects(connection), site, only)
-        if subjects.count_sites() <= MAX_DAILY_PEERS:
+        if len(np.unique(subjects.site)) <= MAX_DAILY_PEERS:
             every = _load_dailies(connection, metric, days, subjects, None)
             return PeerSums(every, every)
         selection, sums = _select_sums(metric, days)
@@ -225,10 +225,6 @@ class _SharedWork:
     def find_work(self, subject: int) -> WorkKey:
         """Return the work of a subject by its number."""
         return self.works[int(self.work[np.searchsorted(self.subject, subject)])]
-
-    def count_sites(self) -> int:
-        """Count the sites that did any of the works."""
-        return len(np.unique(self.site))
 
     def collect(self, rows: Iterable[Sequence[Any]]) -> WorkSums:
         """Collect rows of day, subject, count, total and squares; others' work is left out."""

@@ -70,11 +70,6 @@ class TableColumn:
     sort_key: str = ""
     hidden: bool = False
 
-    @property
-    def heading_tooltip(self) -> str:
-        """Tooltip of the heading, '' for none."""
-        return self.tooltip or ("" if self.key == self.title else self.key)
-
     def get_value(self, item: Any) -> Any:
         """Return the value of an item."""
         return (self.value if callable(self.value) else attrgetter(self.value or self.key))(item)

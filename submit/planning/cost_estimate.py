@@ -451,7 +451,7 @@ def _traffic_violations(plan: Plan, costs: Sequence[SiteCost]) -> Iterator[str]:
         costs_by_storage[cost.storage_site].append(cost)
     pace = plan.options.pace
     days = max(pace.spread_s / SECONDS_PER_DAY, 1.0)
-    for site in plan.storage_sites:
+    for site in {storage.name: storage for _, storage in plan.site_pairs}.values():
         ceilings, readings = site.ceilings, costs_by_storage[site.name]
         read_bytes = sum(cost.read_bytes or 0 for cost in readings)
         if ceilings.bytes_per_day and read_bytes / days > ceilings.bytes_per_day:

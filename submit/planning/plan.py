@@ -134,11 +134,6 @@ class Plan:
         """The sites that run the jobs."""
         return tuple({site.name: site for site, _ in self.site_pairs}.values())
 
-    @property
-    def storage_sites(self) -> tuple[Site, ...]:
-        """The sites whose storage is read."""
-        return tuple({storage.name: storage for _, storage in self.site_pairs}.values())
-
     def site(self, name: str) -> Site:
         """Return the site with this name that runs jobs."""
         return next(site for site in self.sites if site.name == name)

@@ -94,11 +94,6 @@ class CondorPool(Component):
         return pwd.getpwuid(uid).pw_name
 
     @property
-    def scitoken_user(self) -> str:
-        """User that the SciTokens of :data:`SCITOKEN_USER` are mapped to."""
-        return self.user if self.routes else SCITOKEN_USER
-
-    @property
     def daemon_env(self) -> dict[str, str]:
         """Environment of the daemons, in the local time zone."""
         environment = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
@@ -161,7 +156,8 @@ class CondorPool(Component):
         text = render_template("pool.j2", pool=self, mark=environment_mark)
         box.write_file(folder / "etc/condor_config", text)
         identity = re.escape(f"{ISSUER},{SCITOKEN_USER}")
-        users = f"SCITOKENS ^{identity}$ {self.scitoken_user}@{self.domain}\n"
+        user = self.user if self.routes else SCITOKEN_USER
+        users = f"SCITOKENS ^{identity}$ {user}@{self.domain}\n"
         box.write_file(folder / "etc/users", users)
         key = folder / "keys/POOL"
         key.touch(mode=0o600)
