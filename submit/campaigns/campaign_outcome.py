@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,17 +104,14 @@ _FailureExample = tuple[str, FailedExecution | None]
 
 def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
     """Group the failures of a campaign that no later attempt made up for, most frequent first."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    examples: dict[tuple[str, str, str], _FailureExample] = {}
-    last_us: dict[tuple[str, str, str], int] = {}
+    failures: dict[_FailureKey, list[tuple[_FailureExample, int]]] = defaultdict(list)
     for key, example, ended_us in _list_failures(store, campaign):
-        counts[key] += 1
-        examples.setdefault(key, example)
-        last_us[key] = max(last_us.get(key, 0), ended_us)
-    return [
-        FailureGroup(*key, count, *examples[key], last_us[key])
-        for key, count in counts.most_common()
+        failures[key].append((example, ended_us))
+    groups = [
+        FailureGroup(*key, len(ends), *ends[0][0], max(ended_us for _, ended_us in ends))
+        for key, ends in failures.items()
     ]
+    return sorted(groups, key=lambda group: -group.count)
 
 
 def select_failed_measurements(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.errors import BatchError, ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli import open_store, pass_store
 from treehammer.submit.cli.command_options import credential_options, include_option, service_option
 from treehammer.tables import TableColumn, hidden_columns
@@ -122,8 +122,12 @@ def cancel(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> N
     Example: treehammer cancel last
     """
     row = tracker.store.campaign(campaign)
+    is_under_way = tracker.under_way(row.id)
     with on_interrupt(f"jobs may still be ending; see treehammer status {row.id}"):
         count = tracker.cancel(row)
+    if is_under_way:
+        message = f"{pluralize(count, 'job')} cancelled, and others are still being submitted"
+        raise BatchError(message, where=row.name, hint="Repeat the command afterwards.")
     if not count:
         raise NothingToDoError("all jobs have ended already", where=row.name)
     click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
@@ -237,9 +241,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
                 raise ConfigError(f"cannot be purged: {reason}", where=row.name)
         if days is not None:
             rows += campaign_polling.campaigns_older_than(tracker, settings, days)
-        freed = 0
-        for row in rows:
-            freed += campaign_polling.purge_campaign(tracker, row, settings)
+        freed = sum(campaign_polling.purge_campaign(tracker, row, settings) for row in rows)
     print_remarks(tracker.describe_unread_jobs())
     if not freed:
         raise NothingToDoError("nothing to remove")

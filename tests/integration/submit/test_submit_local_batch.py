@@ -21,6 +21,7 @@ from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.tracker import StagedSubmissions
 
 
 def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness) -> None:
@@ -198,7 +199,9 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     (worker,) = bench.worker_pids()
     os.kill(worker, signal.SIGKILL)
     bench.wait_for_status(lambda: not is_alive(payload))
-    local_user.invoke_command("cancel", "last")
+    with StagedSubmissions(local_user.settings.submissions_dir).hold(local_user.last_campaign_id()):
+        refused = local_user.invoke_command("cancel", "last").exception
+    assert "1 job cancelled, and others are still being submitted" in str(refused)
 
 
 def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> None:
