@@ -297,10 +297,11 @@ _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
         "transfer of outputs",
         "Check space and permissions of the submit folder, and the network of the node.",
     ),
-    (8, 10, 13, 14, 16): _held(
+    (8, 10, 13, 16): _held(
         "transfer of inputs",
         "Check that the inputs still exist and that the node has space for them.",
     ),
+    (14,): _held("submit folder", "Name a submit_dir of the pool that the schedd's user can use."),
     (11, 18): _held(
         "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
     ),
