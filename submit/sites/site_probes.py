@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections import defaultdict
@@ -39,6 +40,12 @@ EXPIRY_WARNING_S = 86_400.0
 USER = "credentials"
 #: Seconds by which attributes may end before their proxy without mention.
 _SAME_END_S = 60.0
+#: Remedies of failures to write by the message of a storage, the first that matches.
+_WRITE_HINTS = (
+    (r"^507 |\[30(09|21)\]|[Nn]o space|[Qq]uota", "Make room at the storage, or raise its quota."),
+    (r"^5\d\d |\[30(05|07|08|12)\]", "Look into the server's log."),
+    ("", "Correct load.writable of the door, or let your credentials write there."),
+)
 
 
 def probe_sites(
@@ -115,9 +122,8 @@ def _probe_writable_area(site: Site, door: Door, check: str) -> ProbeResult:
     url = f"{door.writable_url}/treehammer-probe-{uuid.uuid4().hex[:12]}"
     written = doors.probe_writing(url)
     if written.failure:
-        remedy = written.remedy or (
-            "Correct load.writable of the door, or let your credentials write there."
-        )
+        matches = (hint for words, hint in _WRITE_HINTS if re.search(words, written.message))
+        remedy = written.remedy or next(matches)
         finding = f"{door.writable_url}: {written.message or written.failure}"
         return ProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
     finding = f"wrote and removed a file in {door.writable_url}"
@@ -131,13 +137,8 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> ProbeResult:
         return ProbeResult(site.name, check, PROBE_SKIPPED, finding)
     if site.name == LOCAL_BATCH and door.is_path and not Path(door.prefix).exists():
         finding = f"no dataset is on this machine yet, in {door.prefix}"
-        return ProbeResult(
-            site.name,
-            check,
-            PROBE_SKIPPED,
-            finding,
-            "Submissions make the datasets that they read.",
-        )
+        remedy = "Submissions make the datasets that they read."
+        return ProbeResult(site.name, check, PROBE_SKIPPED, finding, remedy)
     probe = doors.probe_door(door.prefix, target, is_local=site.is_local)
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     finding = probe.problem or probe.details

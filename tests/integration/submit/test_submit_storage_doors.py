@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +33,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import PROBE_FAILED, PROBE_OK, PROBE_SKIPPED, ProbeResult
 from treehammer.submit.campaigns.job_rendering import JOB_ENVIRONMENT
-from treehammer.submit.sites import sites_file
+from treehammer.submit.sites import site_probes, sites_file
 from treehammer.submit.sites.site_model import Site, SitesDocument
 from treehammer.submit.sites.site_probes import probe_sites
 from treehammer.testbed.components import dataset_placement
@@ -183,6 +184,14 @@ def test_fault_of_a_pool_is_found(
         assert results["schedd"].result == results["machines"].result == PROBE_SKIPPED
     else:
         assert results["collector"].result == PROBE_OK
+
+
+def test_failures_to_write_have_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    area: Any = SimpleNamespace(name="A", writable_url="https://se.example/scratch")
+    for text, hint in {"507 x": "room", "[3021]": "room", "500 x": "log", "409 x": "load."}.items():
+        failed = doors.FileObservation(failure="error", message=text)
+        monkeypatch.setattr(doors, "probe_writing", lambda _url, failed=failed: failed)
+        assert hint in site_probes._probe_writable_area(area, area, "").remedy
 
 
 def _first(content: SitesDocument) -> tuple[Site, HTCondorPool]:
