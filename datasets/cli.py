@@ -350,13 +350,13 @@ def print_findings(manifest: Manifest) -> None:
     sources = [Path(source).name for source in manifest.origin.get("sources", ())]
     for source, file in zip(sources, manifest.files, strict=False):
         if source != file.name:
-            click.echo(
+            print_hint(
                 f"{source} is stored as {file.name}: libraries take other names for patterns."
             )
     for line in manifest.describe_other_trees():
-        click.echo(line)
+        print_hint(line)
     for note in manifest.describe_peculiarities():
-        click.echo(f"{note[0].upper()}{note[1:]}")
+        print_hint(f"{note[0].upper()}{note[1:]}")
     if manifest.unreadable_branches:
         _print_unreadable_branches(manifest)
 
@@ -366,7 +366,7 @@ def _print_unreadable_branches(manifest: Manifest) -> None:
     branches = manifest.files[0].layout.branches
     click.echo(f"ROOT cannot read {len(unreadable)} of {branches} branches:")
     for name, reason in list(unreadable.items())[:MAX_LISTED_ITEMS]:
-        click.echo(f"  {name}: {reason}")
+        print_hint(f"  {name}: {reason}")
     if len(unreadable) > MAX_LISTED_ITEMS:
         print_hint(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
     if re.search("TBasket|page checksum", " ".join(unreadable.values())):

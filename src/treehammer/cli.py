@@ -19,8 +19,8 @@ from treehammer.errors import (
     ExitCode,
     Interruption,
     TreehammerError,
-    add_global_options,
     explain_missing_extra,
+    prepare_for_terminal,
     remember_invocation,
     suggest_word,
 )
@@ -256,7 +256,7 @@ def main() -> None:
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__  # of Click's error
-        state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
+        state = f"; {prepare_for_terminal(str(cause))}" if isinstance(cause, Interruption) else ""
         click.echo(f"treehammer: interrupted{state}", err=True)
         code = ExitCode.INTERRUPTED
     except UnicodeEncodeError as error:  # a word of the command that the database cannot hold

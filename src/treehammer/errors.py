@@ -115,12 +115,20 @@ def remember_invocation(options: Iterable[str], commands: Iterable[str]) -> None
     _INVOCATION.commands = re.compile(rf"\btreehammer (?=(?:{names})\b)") if names else None
 
 
-def add_global_options(text: str) -> str:
+#: Characters that command a terminal or turn the direction of text, but for the bold lines of commands.
+_CONTROLS = re.compile(
+    "\x1b(?!\\[[01]m)|[\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+def prepare_for_terminal(text: str) -> str:
     """Repeat the global options, such as ``--data-dir``, in each command of a text for the terminal.
 
-    Without them a pasted command would work on other data. All hints pass through here: errors when
-    they are printed, other lines by :func:`treehammer.terminal.print_hint`.
+    Without them a pasted command would work on other data. Names of others lose their control
+    characters. All lines pass through here: errors when they are printed, cells of tables, and other
+    lines by :func:`treehammer.terminal.print_hint`.
     """
+    text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
     options, commands = _INVOCATION.options, _INVOCATION.commands
     if not options or commands is None:
         return text
@@ -164,7 +172,7 @@ class TreehammerError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return add_global_options(f"{text}\n  {self.hint}" if self.hint else text)
+        return prepare_for_terminal(f"{text}\n  {self.hint}" if self.hint else text)
 
 
 class InfrastructureError(TreehammerError):

@@ -24,7 +24,7 @@ from treehammer.errors import (
     ExitCode,
     Interruption,
     TreehammerError,
-    add_global_options,
+    prepare_for_terminal,
     suggest_word,
 )
 from treehammer.tables import TableColumn, format_csv
@@ -358,7 +358,7 @@ NAMES = _ParsedType(lambda text, _option: split_list(text), "names")
 
 def print_hint(text: str, *, err: bool = False) -> None:
     """Print a line that may name commands, with the global options of this one."""
-    click.echo(add_global_options(text), err=err)
+    click.echo(prepare_for_terminal(text), err=err)
 
 
 def make_console() -> Console:
@@ -413,11 +413,11 @@ def build_grid(
     from rich.text import Text
 
     columns = [column for column in columns if not column.hidden]
-    lines = [[add_global_options(column.cell_text(row)) for column in columns] for row in rows]
+    lines = [[prepare_for_terminal(column.cell_text(row)) for column in columns] for row in rows]
     whole = _find_unfolded_columns(columns, lines, width)
     # Text is data, never markup: a host may be called [red].
     table = Table(
-        title=Text(title, style="table.title") if title else None,
+        title=Text(prepare_for_terminal(title), style="table.title") if title else None,
         title_justify="left",
         box=None,
         pad_edge=False,
@@ -425,7 +425,7 @@ def build_grid(
     )
     for index, column in enumerate(columns):
         table.add_column(
-            Text(column.title),
+            Text(prepare_for_terminal(column.title)),
             justify="right" if column.is_number else "left",
             overflow="fold",
             no_wrap=index in whole,
@@ -474,7 +474,9 @@ def make_bar_columns() -> tuple[ProgressColumn, ...]:
 
         def render(self, task: Task) -> Text:
             """Render the note of a task."""
-            return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+            return Text(
+                prepare_for_terminal(task.fields["note"]), no_wrap=True, overflow="ellipsis"
+            )
 
     return (
         progress.TextColumn("{task.description}"),
@@ -511,12 +513,12 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
         nonlocal printed, tenth, noted
         if not count and total == 1 and note != noted:  # one long step: its notes are all there is
             noted = note
-            click.echo(f"{what}: {note}", err=True)
+            print_hint(f"{what}: {note}", err=True)
         now, reached = time.monotonic(), 10 * count // total if total else 10
         if reached > tenth and now - printed >= MIN_LINE_INTERVAL_S:
             printed, tenth = now, reached
             seconds = (now - began) * (total - count) / count
             remaining = f", about {seconds:.0f} s remaining" if count < total else ""
-            click.echo(f"{what}: {count}/{total} {note}".rstrip() + remaining, err=True)
+            print_hint(f"{what}: {count}/{total} {note}".rstrip() + remaining, err=True)
 
     yield line

@@ -106,11 +106,11 @@ def collect(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> 
 
 
 def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
-    click.echo(
+    print_hint(
         f"{campaign.name}: {pluralize(collected.new, 'new measurement')}, {collected.existing} known"
     )
     for remark in collected.describe_rejections():
-        click.echo(f"  {remark}", err=True)
+        print_hint(f"  {remark}", err=True)
 
 
 @click.command()
@@ -130,7 +130,7 @@ def cancel(_settings: Settings, tracker: CampaignTracker, /, campaign: str) -> N
         raise BatchError(message, where=row.name, hint="Repeat the command afterwards.")
     if not count:
         raise NothingToDoError("all jobs have ended already", where=row.name)
-    click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
+    print_hint(f"{row.name}: {pluralize(count, 'job')} cancelled")
     _print_collected(row, tracker.collect_records(row))
     print_remarks(tracker.upload_campaign(row))
 
@@ -202,7 +202,7 @@ def resume(
             if result.excluded
             else "",
         )
-    click.echo(
+    print_hint(
         f"{row.name}: {pluralize(result.released, 'job')} released, {result.requeued} requeued"
     )
     print_hint(f"  treehammer status {row.id} --follow")

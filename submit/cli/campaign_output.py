@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -119,7 +118,7 @@ class ProgressLines:
         self._print(f"{clock} {state[1]}: {summarize_progress(progress)}")
 
     def _print(self, line: str) -> None:
-        click.echo(line, err=self._to_stderr)  # flushes every line
+        print_hint(line, err=self._to_stderr)  # flushes every line
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def _print_changes(
     for status in latest:
         if (status.rse, status.state, status.reason) not in before:
             reason = f": {status.reason}" if status.reason else ""
-            click.echo(f"{status.site} {status.rse}: {status.state}{reason}".lstrip(), err=True)
+            print_remarks([f"{status.site} {status.rse}: {status.state}{reason}".lstrip()])
 
 
 def _create_rules(

@@ -119,7 +119,7 @@ def changes_command(
         )
         for identity, sites in result.nodes_by.items():
             places = ", ".join(sorted(sites))
-            click.echo(f"Host names change at {places}: nodes by {identity}.", err=True)
+            print_hint(f"Host names change at {places}: nodes by {identity}.", err=True)
     changes = load_change_points(store, day_to_number(first_day))
     selection = change_points.select_changes(changes, site, release)
     if not selection:

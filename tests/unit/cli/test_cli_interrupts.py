@@ -13,7 +13,7 @@ import pytest
 from captured_runs import run_captured
 
 from treehammer import cli
-from treehammer.errors import Interruption, NothingToDoError, add_global_options
+from treehammer.errors import Interruption, NothingToDoError, prepare_for_terminal
 from treehammer.tables import TableColumn
 from treehammer.terminal import on_interrupt, print_hint, print_rows
 
@@ -138,9 +138,9 @@ def test_errors_notices_and_tables_repeat_the_options_that_were_typed(
     assert expected in capsys.readouterr().out
     print_rows([{"text": "treehammer status last"}], [TableColumn("text", "text")])
     assert "--local-slots 2" in capsys.readouterr().out
-    assert add_global_options(expected) == expected, "a second time changes nothing"
+    assert prepare_for_terminal(expected) == expected, "a second time changes nothing"
     prose = "pip install treehammer; treehammer reads it; treehammer-status"
-    assert add_global_options(prose) == prose
+    assert prepare_for_terminal(prose) == prose
 
 
 def test_errors_and_checks_are_printed_with_the_options(
