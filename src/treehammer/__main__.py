@@ -7,7 +7,7 @@ import signal
 import sys
 
 #: Seconds until a Ctrl-C that could not be handled is repeated.
-INTERRUPT_REPEAT_DELAY_S = 0.02
+INTERRUPT_REPEAT_DELAY_S = 0.2
 
 
 def main() -> None:
