@@ -97,9 +97,9 @@ _HOLD = re.compile(
 _CLIENT = re.compile(
     r"(?i)\[(ERROR|FATAL|Errno -?\d+|\d{4})\]|\bT\w*File\b|\bHTTP\b|davix|curl|\bto host\b|disconnected"
 )
-#: Words of a client of storage, tried in this order.
+#: Words of a client of storage, tried in this order: answers of a server first.
 _CAUSES_BY_CLIENT_WORD = (
-    (r"\[30\d\d\]|HTTP (Error )?(408|5\d\d)|gateway time", _DOOR),  # the server answers
+    (r"\[30\d\d\]|HTTP (Error )?(408|5\d\d)|gateway time|object store answers", _DOOR),
     (r"no space|quota exceeded", DISK),
     (
         r"timed? ?out|operation (expired|interrupted)|connect(ion| call| to)|\baddress|name or service|unreachable"

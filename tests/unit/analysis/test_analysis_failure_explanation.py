@@ -392,7 +392,7 @@ def hold(code: str, cause: str) -> str:
         ("open/file", "(TNetXNGFile::Open: [FATAL] Socket error)", "network"),
         ("stage-in/copy", "<urlopen error [Errno -5] No address associated with hostname>", "network"),
         ("stage-in/copy", "no answer within 60 s", "network"),
-        ("stage-in/copy", "HTTP Error 408: Request Timeout", "door"),
+        ("stage-in/store", "the object store answers 400 RequestTimeout: Your socket connection timed out", "door"),
         ("open/director", "[Errno -2] Name or service not known", "network"),
         ("open/file", "a: Cannot connect to host se:443 ssl:default [Connect call failed]", "network"),
         ("stage-in/copy", "<urlopen error [Errno -3] Temporary failure in name resolution>", "network"),
