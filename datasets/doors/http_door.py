@@ -109,10 +109,8 @@ class HttpDoor:
             return ProbeResult(str(error), KEYS_HINT)
         except (OSError, ValueError) as error:
             cause = getattr(error, "strerror", None) or error
-            return ProbeResult(
-                f"the credential cannot be used: {cause}",
-                "Correct X509_USER_PROXY, BEARER_TOKEN_FILE.",
-            )
+            problem = f"the credential cannot be used: {cause}"
+            return ProbeResult(problem, "Correct X509_USER_PROXY, BEARER_TOKEN_FILE.")
         probe = _probe_session(session, target)
         return replace(probe, problem=mask_signatures(probe.problem))
 

@@ -54,8 +54,7 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     try:
         return ProbeResult(**_run_client("probe", prefix, target.path, str(target.size)))
     except TimeoutError:
-        problem = NO_ANSWER_MESSAGE.format(SILENCE_TIMEOUT_S)
-        return ProbeResult(problem, "Look into the server's log.")
+        return ProbeResult(NO_ANSWER_MESSAGE.format(SILENCE_TIMEOUT_S), "Look into its log.")
     except (ValueError, TypeError) as error:
         return ProbeResult(str(error), "")
 
@@ -142,8 +141,9 @@ class _Client:
     def request(
         self, words: Sequence[str], advance: ByteCallback | None, limit_s: float
     ) -> Mapping[str, Any]:
-        """Send a request and wait for its result; without one, the client is ended."""
+        """Send a request, wait for its result, and end the client without one; failures undo progress."""
         message = b""
+        sizes: list[int] = []
         self._socket.settimeout(limit_s)
         try:
             with suppress(BrokenPipeError):
@@ -154,12 +154,17 @@ class _Client:
                         message += line
                     elif not line.startswith(_PROGRESS_START):
                         result: Mapping[str, Any] = json.loads(line)
+                        sizes = sizes if result.get("failure") else []
                         return result
                     elif advance:
-                        advance(json.loads(line)["done"])
+                        sizes.append(json.loads(line)["done"])
+                        advance(sizes[-1])
         except BaseException:
             self.end()
             raise
+        finally:
+            if advance and sizes:
+                advance(-sum(sizes))
         code, text = self.end(EXIT_TIMEOUT_S), message.decode("utf-8", "replace").strip()
         raise ValueError(f"XRootD's client ended with {code}: {text[-300:]}")
 

@@ -374,8 +374,11 @@ class RucioClient:
 
         try:
             return self._call(request)
-        except RucioDuplicateError:  # by an earlier try whose answer was lost, or another process
-            return {rule.expression: rule.id for rule in self.list_rules(dataset)}[rse]
+        except RucioDuplicateError as error:  # of an earlier try without answer, or another process
+            rule_ids = {rule.expression: rule.id for rule in self.list_rules(dataset)}
+            if rse not in rule_ids:
+                raise translate_error(ShortListError("no rule"), self._settings) from error
+            return rule_ids[rse]
 
     def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
         """Set the end of a rule, in seconds from now.

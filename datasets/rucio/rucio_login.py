@@ -413,7 +413,7 @@ def check_answer(answer: requests.Response) -> None:
     is_page = "html" in answer.headers.get("Content-Type", "") and "<" in answer.text
     if not is_own and (status >= 500 or (answer.ok and is_page)):
         raise ServerConnectionException(
-            f"HTTP status {status} of a web page or proxy, not of Rucio"
+            f"HTTP status {status} without Rucio's reason: a proxy's, or the server's log has it"
         )
 
 
@@ -461,15 +461,12 @@ def _make_adapter() -> requests.adapters.HTTPAdapter:
             return manager
 
         def _time_responses(self, manager: Any) -> None:
-            manager.pool_classes_by_scheme = {
-                scheme: self._make_pool_class(pool)
-                for scheme, pool in manager.pool_classes_by_scheme.items()
-            }
-
-        def _make_pool_class(self, pool: Any) -> Any:
             attributes = {"response_class": staticmethod(self._make_response)}
-            connection = type("TimedConnection", (pool.ConnectionCls,), attributes)
-            return type("TimedPool", (pool,), {"ConnectionCls": connection})
+            pool_classes = {}
+            for scheme, pool in manager.pool_classes_by_scheme.items():
+                connection = type("TimedConnection", (pool.ConnectionCls,), attributes)
+                pool_classes[scheme] = type("TimedPool", (pool,), {"ConnectionCls": connection})
+            manager.pool_classes_by_scheme = pool_classes
 
         def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> Any:
             return make_timed_response(self._current.deadline, sock, *arguments, **options)

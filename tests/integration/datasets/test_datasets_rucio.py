@@ -109,7 +109,8 @@ def test_names_follow_templates_that_the_server_accepts(hammer: RucioUser) -> No
         with rucio_users.rucio_client(hammer.grid, "hammer") as client:
             dids = client.list_dids("hctest", {"name": "*patterned*"}, did_type="all")
             assert not list(dids)
-    hammer.run_datasets("place", "patterned", "--sites", "SITE_A")
+    hammer.run_datasets("place", "patterned", "--sites", "SITE_A", "--upload-to", "SITE_C_DATA")
+    assert {rule.expression[:6] for rule in hammer.own_rules("patterned")} == {"SITE_A", "SITE_C"}
     with rucio_users.rucio_client(hammer.grid, "hammer") as client:
         listed = {row["name"] for row in client.list_files("hctest", "set.patterned")}
     assert listed == {f"f-patterned-{name}" for name in ("manifest.json", "one.root", "two.root")}
@@ -179,8 +180,10 @@ def test_dead_site_does_not_block_other_replicas(hammer: RucioUser) -> None:
     assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
 
 
-def test_storage_closed_for_writing_is_skipped(hammer: RucioUser) -> None:
+def test_tapes_and_storage_closed_for_writing_are_skipped(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "blocked", make_files(1000))
+    message = hammer.refused_message("place", "blocked", "--sites", "SITE_A_TAPE", code=2)
+    assert "no storage on disk" in message
     with rucio_users.rucio_client(hammer.grid, "root") as admin:
         admin.update_rse("SITE_A_DATA", {"availability_write": False})
     try:
@@ -204,12 +207,6 @@ def test_only_own_rules_are_withdrawn(hammer: RucioUser, guest: RucioUser, place
         rules = list(admin.list_did_rules("hctest", placed))
     assert sum(rule["account"] == "root" for rule in rules) == 1
     assert "has no rule" in guest.refused_message("remove", placed, code=3)
-
-
-def test_tapes_are_never_selected(hammer: RucioUser) -> None:
-    write_dataset(hammer.datasets, "no-tape", make_files(10))
-    message = hammer.refused_message("place", "no-tape", "--sites", "SITE_A_TAPE", code=2)
-    assert "no storage on disk" in message
 
 
 def test_interrupted_place_is_resumed(hammer: RucioUser) -> None:

@@ -122,9 +122,12 @@ def test_renewed_token_is_read_again(
     issuer, path = load_rucio_issuer(rucio_grid.box), tmp_path / "token"
     user = make_user(rucio_grid, tmp_path, TOKEN)
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(path))
+    answers: list[object] = []
+    monkeypatch.setattr("treehammer.datasets.rucio.rucio_login.check_answer", answers.append)
     rucio = RucioClient(user.settings)
     write_rucio_token(issuer, path, "hammer", 10)
     assert rucio.list_quotas()
+    assert answers, "pages of proxies are among them"
     with pytest.raises(ConfigError, match="the token expired at"):
         _use_forever(rucio)
     write_rucio_token(issuer, path, "hammer", 900)

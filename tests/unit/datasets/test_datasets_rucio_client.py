@@ -143,10 +143,7 @@ def test_expiry_explains_refusals(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (
-            "SSLCertVerificationError: certificate verify failed",
-            "does not trust the certificate of",
-        ),
+        ("SSLCertVerificationError: certificate verify failed", "not trust the certificate of"),
         ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca", "server does not trust this x509"),
         ("Connection refused", "None"),
     ],
@@ -435,6 +432,8 @@ def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
     server.is_open = True
     rucio.close_dataset("my-set")
     assert rucio.add_rule("my-set", "A", RuleOptions(None, "", "")) == "r2"
+    with pytest.raises(RucioSilentError, match="no whole answer: no rule"):
+        rucio.add_rule("my-set", "B", RuleOptions(None, "", ""))
     vars(server).update(is_open=True, set_status=MagicMock(side_effect=rucios.AccessDenied))
     with pytest.raises(RucioDeniedError):
         rucio.close_dataset("my-set")
