@@ -183,11 +183,6 @@ def is_repeated_later() -> sa.ColumnElement[bool]:
     )
 
 
-def is_counted() -> sa.ColumnElement[bool]:
-    """Return the condition that a measurement is good, or no later attempt made up for it."""
-    return sa.or_(has_outcome(Outcome.GOOD), sa.not_(is_superseded()))
-
-
 def is_bad() -> sa.ColumnElement[bool]:
     """Return the condition that a measurement has any outcome but good."""
     return sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())

@@ -22,9 +22,11 @@ from treehammer.sql.core.measurement_sql import (
     outcome_column,
     select_subjects,
 )
+from treehammer.sql.core.rows import QUARANTINED
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.database_engine import load_by_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
+from treehammer.sql.read.query_model import has_flag
 from treehammer.sql.read.reader import ResultsReader
 
 #: Days before a period in which campaigns with jobs in it were submitted.
@@ -287,7 +289,7 @@ def load_host_counts(
 ) -> dict[str, Tally]:
     """Count the measurements of some tests at a site or storage by host."""
     node = dimension_tables["node"].c
-    conditions = (*_list_conditions(period, by, site), _is_supported())
+    conditions = (*_list_conditions(period, by, site), _is_assessed())
     counts: defaultdict[str, Tally] = defaultdict(Tally)
     with store.connection() as connection:
         by_node = _tally_tests(connection, measurement.c.node_id, tests, *conditions)
@@ -391,7 +393,7 @@ def _count_outcomes(
 ) -> Iterator[_SubjectCount]:
     """Count measurements by subject, outcome and kind of failure, without unsupported ones."""
     groups = (measurement.c.subject_id, outcome_column(), measurement.c.failure_kind)
-    query = sa.select(*groups, sa.func.count()).where(*conditions, _is_supported())
+    query = sa.select(*groups, sa.func.count()).where(*conditions, _is_assessed())
     for id_, label, kind, count in connection.execute(query.group_by(*groups)):
         yield id_, FailureSign(label, kind or "", ""), int(count)
 
@@ -406,7 +408,7 @@ def _list_failed_runs(
     first_columns = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
         sa.select(*groups, *first_columns, sa.func.count())
-        .where(*_list_conditions(period, by, site), _is_supported(), is_bad())
+        .where(*_list_conditions(period, by, site), _is_assessed(), is_bad())
         .group_by(*groups)
         .order_by(sa.func.count().desc(), first_columns[0])
         .limit(MAX_DETAILS)
@@ -470,8 +472,9 @@ def _list_conditions(period: Period, by: str, site: str) -> tuple[sa.ColumnEleme
     return is_own, *ended_within(period)
 
 
-def _is_supported() -> sa.ColumnElement[bool]:
-    return outcome_column().not_in(UNSUPPORTED_LABELS.values())
+def _is_assessed() -> sa.ColumnElement[bool]:
+    is_supported = outcome_column().not_in(UNSUPPORTED_LABELS.values())
+    return sa.and_(is_supported, sa.not_(has_flag(QUARANTINED)))
 
 
 def _number_day(time_us: int) -> int:

@@ -26,7 +26,6 @@ from treehammer.sql.core.measurement_sql import (
     credible_value,
     failure_class_column,
     has_outcome,
-    is_counted,
     moment_sums,
     outcome_column,
     parse_bins,
@@ -52,6 +51,7 @@ from treehammer.sql.read.query_model import (
     compile_condition,
     compile_selection,
     find_axis_value,
+    is_counted,
     is_variant_axis,
     require_max_groups,
 )

@@ -33,7 +33,8 @@ from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX, SUBJECT
-from treehammer.sql.core.schema import ROLLUP_METRICS, measurement
+from treehammer.sql.core.rows import QUARANTINED
+from treehammer.sql.core.schema import ROLLUP_METRICS, measurement, quality_flag
 from treehammer.sql.engine.database_engine import split_ids
 
 Scalar = int | float | str | bool | None
@@ -228,6 +229,18 @@ def _build_like(
         escaped = escaped.replace(wildcard, sql_wildcard)
     # As plain text: for a column of long texts Oracle would be sent another type.
     return column.like(sa.literal(escaped, sa.String), escape="\\")
+
+
+def is_counted() -> sa.ColumnElement[bool]:
+    """Return the condition that a measurement is good, or neither repeated later nor in quarantine."""
+    is_void = sa.or_(measurement_sql.is_superseded(), has_flag(QUARANTINED))
+    return sa.or_(measurement_sql.has_outcome(Outcome.GOOD), sa.not_(is_void))
+
+
+def has_flag(kind: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a measurement has a flag of a kind."""
+    is_own = quality_flag.c.measurement_id == measurement.c.measurement_id
+    return sa.exists().where(is_own, quality_flag.c.kind == kind).correlate(measurement)
 
 
 def _find_metric(name: str) -> Metric:

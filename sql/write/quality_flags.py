@@ -44,6 +44,7 @@ from treehammer.sql.engine.database_engine import (
     load_rows_by_ids,
     split_ids,
 )
+from treehammer.sql.read.query_model import has_flag
 from treehammer.sql.write import rollups
 from treehammer.sql.write.rollups import Owner
 
@@ -153,7 +154,7 @@ def flag_measurements(
         set_by: person or part of Treehammer.
     """
     reason = reason[: MAX_TEXT - len(f"{kind}: ")]
-    unflagged = sa.select(measurement.c.measurement_id).where(selected, sa.not_(_has_flag(kind)))
+    unflagged = sa.select(measurement.c.measurement_id).where(selected, sa.not_(has_flag(kind)))
     set_us = current_us()
     ids = connection.scalars(unflagged).all()
     add_flags(connection, [FlagRow(id_, kind, reason, set_by, set_us) for id_ in ids])
@@ -165,20 +166,13 @@ def remove_flags(connection: Connection, selected: sa.ColumnElement[bool], kind:
 
     A measurement becomes plausible again if nothing else speaks against it.
     """
-    flagged = sa.select(measurement.c.measurement_id).where(selected, _has_flag(kind))
+    flagged = sa.select(measurement.c.measurement_id).where(selected, has_flag(kind))
     ids = connection.scalars(flagged).all()
-    columns = quality_flag.c
     for chunk in split_ids(ids):
-        of_chunk = columns.measurement_id.in_(chunk)
-        connection.execute(sa.delete(quality_flag).where(of_chunk, columns.kind == kind))
+        of_chunk = quality_flag.c.measurement_id.in_(chunk)
+        connection.execute(sa.delete(quality_flag).where(of_chunk, quality_flag.c.kind == kind))
     _apply_flags(connection, ids)
     return len(ids)
-
-
-def _has_flag(kind: str) -> sa.ColumnElement[bool]:
-    columns = quality_flag.c
-    is_own = columns.measurement_id == measurement.c.measurement_id
-    return sa.exists().where(is_own, columns.kind == kind).correlate(measurement)
 
 
 def _apply_flags(connection: Connection, ids: Collection[str]) -> None:

@@ -29,7 +29,6 @@ from treehammer.sql.core.measurement_sql import (
     MAX_CREDIBLE,
     UNKNOWN_KIND,
     is_bad,
-    is_counted,
     is_repeated_later,
     literal_text,
     outcome_column,
@@ -46,6 +45,7 @@ from treehammer.sql.core.schema import (
     rollup_operation,
 )
 from treehammer.sql.engine.database_engine import insert_values, load_by_ids
+from treehammer.sql.read.query_model import is_counted
 
 #: Rows that are fetched at a time.
 _FETCH_ROWS = 500

@@ -27,7 +27,6 @@ from treehammer.sql.core.rows import QUARANTINED
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
-    quality_flag,
     site_downtime,
     site_override,
     status_change,
@@ -43,6 +42,7 @@ from treehammer.sql.engine.database_engine import (
     upsert_rows,
 )
 from treehammer.sql.read.failure_counts import Period, ended_within, list_lost_attempts
+from treehammer.sql.read.query_model import has_flag
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
@@ -381,8 +381,7 @@ def _list_failed_attempts(connection: Connection, period: Period) -> Iterator[Ru
 
 def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunOutcome]:
     """List runs by their measurements, without those in quarantine, which say nothing of a site."""
-    table, flag = measurement.c, quality_flag.c
-    quarantined = sa.select(flag.measurement_id).where(flag.kind == QUARANTINED)
+    table = measurement.c
     outcome = outcome_column()
     key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.site, _SUBJECT.storage_site)
     query = (
@@ -396,7 +395,7 @@ def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunO
             sa.func.min(table.measurement_id),
         )
         .select_from(measurement.join(dimension_tables["subject"]))
-        .where(*ended_within(period), table.measurement_id.not_in(quarantined))
+        .where(*ended_within(period), sa.not_(has_flag(QUARANTINED)))
         .group_by(*key, table.campaign_id, _SUBJECT.door, outcome)
     )
     groups: dict[tuple[Any, ...], list[_Group]] = defaultdict(list)

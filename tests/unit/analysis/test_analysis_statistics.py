@@ -60,11 +60,6 @@ def test_paired_mean_equals_textbook_interval() -> None:
     assert estimate.interval() == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
-def test_identical_values_give_no_interval() -> None:
-    assert estimate_mean([0.01] * 20) is None
-    assert estimate_mean([0.01]) is None
-
-
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
     pooled = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])

@@ -19,7 +19,7 @@ from treehammer.sql.core.access_keys import AccessGrant, AccessKey, MasterKeys
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import measurement, quality_flag
-from treehammer.sql.read.query_model import Selection
+from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.write import keyring
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
 from treehammer.sql.write.keyring import Keyring, SessionTable, session_id, verify_session
@@ -102,6 +102,8 @@ def test_quarantine_is_undone(filled: Store) -> None:
     assert after["other", 1] == (False, "too fast; quarantined: wrong clock")
     assert after["other", 2] == (False, "quarantined: wrong clock")
     assert after["campaign", 2] == before["campaign", 2]
+    groups = filled.load_figure(FigureQuery()).groups
+    assert sum(group.measurements for group in groups) == len(after) - 3
     assert change(filled, "quarantine", "again", key_id=MALLORY.key_id) == 0
     assert change(filled, "unquarantine", key_id=MALLORY.key_id) == 3
     assert read(filled) == before
