@@ -285,8 +285,8 @@ _HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
     ),
     ((21, 101), (34, 101)): HoldCause.by_limit(failure_causes.CPUS),
     ((21, 102), (34, 102), 34): HoldCause.by_limit(failure_causes.MEMORY),
-    # Transfers meet a full disk as ENOSPC or EDQUOT.
-    ((21, 104), (34, 104), *product((7, 9, 12, 13), (28, 122))): HoldCause.by_limit(
+    # Nodes meet a full disk as ENOSPC or EDQUOT; outputs (12) meet that of the submit folder.
+    ((21, 104), (34, 104), *product((7, 9, 13), (28, 122))): HoldCause.by_limit(
         failure_causes.DISK
     ),
     (4,): HoldCause.by_limit(failure_causes.CREDENTIALS),

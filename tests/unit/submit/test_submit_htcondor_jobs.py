@@ -187,7 +187,7 @@ def test_removal_is_classified_by_cause() -> None:
         (2, 0, "Failed to authenticate with the token", "credential", "credential"),
         (13, 2, "Transfer input files failure: no such file", "held", "transfer of inputs"),
         (14, 13, "Cannot access initial working directory /a", "held", "submit folder"),
-        (12, 28, "Transfer output files failure: No space left", "evicted", "disk"),
+        (12, 28, "Transfer output files failure: No space left", "held", "transfer of outputs"),
         (33, 0, "Output too large", "held", "size of a transfer"),
         (6, 2, "Failed to execute", "held", "start of the job"),
         (35, 0, "Cannot pull the image", "held", "start of the job"),
