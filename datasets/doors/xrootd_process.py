@@ -190,8 +190,8 @@ def _query_checksum(system: Any, path: str) -> str:
 
     query = f"{path}?cks.type=adler32"
     answer = _unwrap_response(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_TIMEOUT_S))
-    kind, _, value = answer.decode("ascii", "replace").strip("\0\n ").partition(" ")
-    return normalize_adler32(value) if kind == "adler32" else ""
+    digits = re.match(rb"(?i)adler32 +([0-9a-f]{1,8})\b", answer)  # a script may name none
+    return normalize_adler32(digits[1].decode()) if digits else ""
 
 
 def _find_data_server(url: str) -> Any:

@@ -63,7 +63,6 @@ LISTINGS = {
     "folder-last": list_as("/store/my%20file", "/store/"),
     "folder-without-slash": list_as("/store/", "/store/my%20file").replace(b"/store/<", b"/store<"),
     "absolute": list_as("http://other.example:8443/store/", "https://x//store//my%20file"),
-    "relative": list_as("my%20file"),
     "relative-to-root": list_as("store/", "store/my%20file"),
     "relative-to-itself": list_as("./", "./my%20file"),
     "whole-path-encoded": list_as("%2fstore%2f", "%2Fstore%2Fmy%20file"),
@@ -228,7 +227,6 @@ def test_other_listings_are_refused(
         ("401", "401 Unauthorized: no such <thing>", "BEARER_TOKEN_FILE"),
         ("404", "404 Not Found: no such", "Place the dataset there"),
         ("500", "500 Internal Server Error", "server's log"),
-        ("429", "429 Too Many Requests", "fewer requests at once"),
         ("503", "503 Service Unavailable", "try again later"),
         ("longer", "has 2049 bytes there, and 2048 in the dataset", "Place the dataset"),
     ],
@@ -296,7 +294,6 @@ def test_store_errors_have_their_remedy_in_every_request(monkeypatch: pytest.Mon
 
 
 def test_redirect_to_another_region_is_not_followed() -> None:
-    """The signature of an address is not valid elsewhere."""
     region = {"x_amz_bucket_region": "eu-x-1", "Location": "http://127.0.0.1:1/"}
     with serve_http(answer_as_store("PermanentRedirect", 301, **region)) as port:
         result = probe(f"s3://127.0.0.1:{port}/b/f")
@@ -385,7 +382,6 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
     ("text", "errno", "hint"),
     [
         ("TLS error: resource temporarily unavailable", 11, "X509_CERT_DIR"),
-        ("Login failed: x", 11, "X509_CERT_DIR"),
         ("[3024] x", 3024, "fewer requests"),
         ("[3028] x", 3028, "use roots://"),
         ("Redirect limit has been reached", 0, "to which it redirects"),
@@ -395,6 +391,11 @@ def test_failures_of_an_xrootd_server_have_remedies(text: str, errno: int, hint:
     error = xrootd_process._XRootDError(SimpleNamespace(message=f"[FATAL] {text}", errno=errno))
     failure = xrootd_process._describe_failure(error, ProbeTarget(), "XRootD v5.6.1")
     assert (failure.problem, hint in failure.remedy) == (text, True)
+
+
+def test_word_is_no_checksum_of_an_xrootd_server() -> None:
+    system = SimpleNamespace(query=lambda *_, **__: (SimpleNamespace(ok=True), b"adler32 none\0"))
+    assert xrootd_process._query_checksum(system, "/f") == ""
 
 
 def test_silent_doors_end_at_their_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,7 +493,6 @@ for rest in '"size": 1' '"failure": "missing"' '"failure": "refused"'; do read l
 
 def test_folder_failures_are_reported(tmp_path: Path) -> None:
     assert doors.stat_file(str(tmp_path / "none")).failure == MISSING
-    assert doors.read_file(str(tmp_path / "none"), 1).failure == MISSING
     assert doors.read_file(str(tmp_path), 1).failure == FAILED
     assert doors.stat_file("gsiftp://host/f").message == "protocol gsiftp is not supported"
 
