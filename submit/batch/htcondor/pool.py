@@ -318,7 +318,8 @@ class PoolConnection:
         """
         slots = self.query_collector("Startd", 'SlotType =!= "Dynamic"')
         for slot in slots:
-            slot["Requirements"] = slot.lookup("Start")
+            # A slot that preempts a job or vacates states no policy.
+            slot["Requirements"] = slot.lookup("Start") if "Start" in slot else True
             # Dynamic slots take from a partitionable one what it has again when their jobs end.
             for name in filter(slot.get, _TOTALS):
                 slot[name.removeprefix("TotalSlot")] = slot[name]

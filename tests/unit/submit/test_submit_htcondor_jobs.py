@@ -620,7 +620,8 @@ def test_slot_and_job_require_each_other(
     requirements = classad2.ExprTree(f'TARGET.Site == "{site}" && TARGET.Memory > 500')
     job = classad2.ClassAd({"Group": group, "RequestCpus": 1, "Requirements": requirements})
     connection = PoolConnection(HTCondorPool(name="p"))
-    monkeypatch.setattr(connection, "call", lambda _: [slot])
+    slots = [classad2.ClassAd({"State": "Preempting"}), slot]  # it has no START
+    monkeypatch.setattr(connection, "call", lambda _: slots)
     monkeypatch.setattr(connection, "query_schedd", lambda _: [job])
     assert connection.is_matched(7, 0, connection.query_slots()) is is_matched
 
