@@ -130,9 +130,8 @@ def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | Non
         details += " (the door does not state its size)"
     expected = min(SAMPLE_BYTES, target.size if size is None else size)
     if len(content) < expected:
-        return ProbeResult(
-            f"{path}: {len(content)} bytes received instead of {expected}", "", details
-        )
+        problem = f"{path}: {len(content)} bytes received instead of {expected}"
+        return ProbeResult(problem, "Look into the server's log.", details)
     if target.path and size not in (None, target.size):
         return ProbeResult(
             f"{path} has {size} bytes there, and {target.size} in the dataset",
