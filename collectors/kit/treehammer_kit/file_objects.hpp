@@ -158,6 +158,16 @@ inline FriendTrees DetachFriends(TTree &tree)
    return found;
 }
 
+/// Read a tree without its friends, which are added to a list; null if it cannot be read.  Python opens
+/// the files of a tree's friends already to find out whether it is null.
+inline TTree *ReadTree(TKey &key, FriendTrees &friends)
+{
+   auto *tree = key.ReadObject<TTree>();
+   if (tree)
+      friends = DetachFriends(*tree);
+   return tree;
+}
+
 /// The type of a member that a branch holds, by the description in the file.
 inline std::string MemberType(TBranchElement &branch)
 {

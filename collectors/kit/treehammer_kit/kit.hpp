@@ -150,12 +150,10 @@ public:
       const Clock start = Clock::Now();
       try {
          auto *key = FindObject(*fFile, name, IsTree);
-         current.tree = key ? key->ReadObject<TTree>() : nullptr;
+         current.tree = key ? ReadTree(*key, friends) : nullptr;
       } catch (const std::exception &error) {
          return Fail("open", "name", std::string(fFile->GetName()) + ": " + error.what());
       }
-      if (current.tree)
-         friends = DetachFriends(*current.tree);
       get_tree = Clock::Now() - start;
       if (!current.tree)
          return Fail("open", "tree", "no tree '" + name + "'");

@@ -104,12 +104,11 @@ class FileObject(NamedTuple):
 
         The tree's name becomes that of its key.
         """
-        tree = self.key.ReadObj()
-        if not tree:
-            return tree, []
-        friends = [str(friend) for friend in ROOT.treehammer.DetachFriends(tree).names]
-        tree.SetName(self.key.GetName())
-        return tree, friends
+        friends = ROOT.treehammer.FriendTrees()
+        tree = ROOT.treehammer.ReadTree(self.key, friends)
+        if tree:
+            tree.SetName(self.key.GetName())
+        return tree, [str(friend) for friend in friends.names]
 
 
 def list_objects(file: Any) -> list[FileObject]:

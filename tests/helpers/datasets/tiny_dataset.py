@@ -281,6 +281,7 @@ void write()
       tree->Write("", TObject::kOverwrite);
       auto *empty = fill("empty", 0);
       empty->AddFriend("T");
+      empty->AddFriend("itself = empty", (gSystem->pwd() + std::string("/inside.root")).c_str());
       empty->Write("", TObject::kOverwrite);
    }
    chain<int>("int.root", "v/I");
