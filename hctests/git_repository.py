@@ -116,6 +116,8 @@ FIRST_REMOTE_GIT = (2, 31)
 _FULL_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_HASH = re.compile(r"[0-9a-f]{4,64}")
 _ALL_REFS = ("+refs/heads/*:refs/mirror/heads/*", "+refs/tags/*:refs/mirror/tags/*")
+#: Programs that the configuration of a repository names run with no command here.
+_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 LINK_MODE, SUBMODULE_MODE, EXECUTABLE_MODE = "120000", "160000", "100755"
 
 
@@ -335,7 +337,7 @@ class Repository:
         """Run Git and return its output; callers handle GitCommandError."""
         try:
             printed = self._git.execute(
-                ["git", *arguments],
+                ["git", *_NO_PROGRAMS, *arguments],
                 env=self._git_environment(**environment),
                 kill_after_timeout=timeout,
             )

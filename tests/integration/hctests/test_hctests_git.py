@@ -467,11 +467,12 @@ def test_git_hook_variables_are_overridden(
     hooked = tmp_path / "hooked"
     make_repository(hooked)
     first = run_git(origin, "rev-parse", "HEAD")
+    run_git(origin, "config", "core.fsmonitor", f"touch '{tmp_path}/started'")
     monkeypatch.setenv("GIT_DIR", str(hooked / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(hooked))
     assert pinned_tests.pin_test(f"{address(origin)}@main:tests/read", settings).commit == first
     pinned = pinned_tests.pin_test(str(origin / "tests" / "read"), settings)
-    assert (pinned.commit, pinned.dirty) == (first, False)
+    assert (pinned.commit, pinned.dirty, (tmp_path / "started").exists()) == (first, False, False)
 
 
 def test_damaged_repository_is_one_error(origin: Path, settings: Settings) -> None:
