@@ -309,8 +309,8 @@ def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
     if effect.data_comparison is DataComparison.DIFFERS:
         yield RefusalReason(
             Verdict.VALUES_DIFFER,
-            "the value checksums of both sides differ: not compared",
-            "find out why the sides read other values; `treehammer export` shows value_checksum",
+            "the value checksums of both sides differ, or their numbers of events: not compared",
+            "find out why; `treehammer export` shows value_checksum and events_read",
         )
         return
     if effect.data_comparison is DataComparison.OTHER_CONTENT:

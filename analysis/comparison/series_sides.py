@@ -182,11 +182,12 @@ def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
 
 
 def compare_data(
-    a: Iterable[Sample], b: Iterable[Sample], checksums: ChecksumsBySlot, axis: str
+    a: Sequence[Sample], b: Sequence[Sample], checksums: ChecksumsBySlot, axis: str
 ) -> DataComparison:
     """Return whether both sides are proven to have read the same values.
 
-    ``OTHER_CONTENT`` when datasets are compared and their values differ.
+    ``OTHER_CONTENT`` when datasets are compared and their values differ. Loops that count other
+    numbers of events read other values, unless the axis is ``events``.
 
     ``ALTERED`` when one of them met another file: both releases may agree on its wrong values.
     ``UNCHECKED`` when a side has no checksum, when both share one execution (the axis changes
@@ -197,10 +198,15 @@ def compare_data(
     digests = set[ValueDigest]().union(*(checksums.get(slot, ()) for slot in slots))
     if _ALTERED in digests:
         return DataComparison.ALTERED
+    usable = (sample for sample in (*a, *b) if sample.plausible and not sample.failure_class)
+    is_other = axis != "events" and len({sample.events_read for sample in usable} - {None}) > 1
+    other = DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
+    if is_other:
+        return other
     if slots_a & slots_b or len(set(map(itemgetter(1), digests))) > 1:
         return DataComparison.UNCHECKED
     if len(set(map(itemgetter(0), digests))) > 1:
-        return DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
+        return other
     complete = slots <= checksums.keys()
     return DataComparison.PROVEN if complete and digests else DataComparison.UNCHECKED
 

@@ -118,6 +118,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "cache_block_kib",
     "loop_cpu_s",
     "passes_counted",
+    "events_read",
     "own_text_bytes",
 )
 
@@ -165,6 +166,7 @@ class Sample:
     is_interpreted: bool = False
     shares_text: bool = False
     loop_cpu_s: float | None
+    events_read: int | None = None
     metrics: Mapping[str, float]
     build: Mapping[str, str] = field(default_factory=dict)
     node: Mapping[str, str] = field(default_factory=dict)
@@ -210,6 +212,7 @@ class Sample:
             is_interpreted=row.get("loop_compiler") == CLING or bool(row.get("loop_fallback")),
             shares_text=row.get("own_text_bytes") == 0,
             loop_cpu_s=cpu_s and total_cpu_s(cpu_s, row.get("passes_counted") or 1),
+            events_read=row.get("events_read"),
             metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
             node=_select_text(row, NODE_FACTS),

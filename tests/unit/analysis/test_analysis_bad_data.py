@@ -118,6 +118,9 @@ CASES = {
         "value_checksum",
         SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}),
     ),
+    "other events": Case(
+        lambda s: [replace(x, events_read=5 + is_b(x)) for x in s], Verdict.VALUES_DIFFER, "events", "events_read"
+    ),
     "side B never ran": Case(
         lambda s: [x for x in s if not is_b(x)], Verdict.ONLY_IN_A, "nothing was run", "run the test for B"
     ),
@@ -165,8 +168,7 @@ def test_bad_data_have_defined_verdict(case: Case) -> None:
     for row in comparison.of_series:
         assert row.verdict == case.verdict
         row_evidence = evidence(row)
-        why = case.why.replace("cpu_per_event_s", row.metric)
-        assert why in row_evidence.why
+        assert case.why.replace("cpu_per_event_s", row.metric) in row_evidence.why
         assert case.remedy in row_evidence.remedy
     assert not comparison.regressed
     # Notes are printed below the table for every verdict.
