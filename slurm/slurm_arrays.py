@@ -42,8 +42,9 @@ def run_command(*command: str) -> str:
     Raises:
         BatchError: it is missing, fails, or does not end in time.
     """
-    # The user's own defaults win over scripts (SBATCH_PARTITION) and hide jobs (SQUEUE_NAMES).
-    defaults = f"{command[0].upper()}_"
+    # The user's own defaults win over scripts (SBATCH_PARTITION) and hide jobs (SQUEUE_NAMES); another
+    # shell may name other clusters.
+    defaults = (f"{command[0].upper()}_", "SLURM_CLUSTERS")
     environment = {name: os.environ[name] for name in os.environ if not name.startswith(defaults)}
     try:
         completed = subprocess.run(

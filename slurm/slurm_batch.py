@@ -64,7 +64,7 @@ _MAX_ARGUMENTS = 10_000
 _PLANNED_REASONS = ("None", "JobArrayTaskLimit", "Dependency")
 #: Options that Treehammer sets.
 _RESERVED_OPTIONS = frozenset(
-    ("array", "chdir", "dependency", "error", "export", "job-name", "output", "requeue")
+    ("array", "chdir", "clusters", "dependency", "error", "export", "job-name", "output", "requeue")
 )
 _OPTION_NAME = re.compile(r"[a-z][a-z-]+")
 _ARRAY_LIMIT = re.compile(r"^MaxArraySize\s*= ([1-9]\d*)$", re.MULTILINE)

@@ -207,7 +207,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     scripts: Mapping[str, str] = {
         "sinfo": "echo 'no more jobs now' >&2; sleep 5",
         "sacct": "echo 'no account here: please contact us'; exit 1",
-        "squeue": "printf '%s\\351' $SQUEUE_NAMES $SLURM_CONF",
+        "squeue": "printf '%s\\351' $SQUEUE_NAMES $SLURM_CLUSTERS $SLURM_CONF",
         "scancel": "echo 'Munge encode failed; Protocol authentication error' >&2; exit 1",
         "scontrol": "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1",
     }
@@ -217,6 +217,7 @@ def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
     monkeypatch.setattr(slurm_arrays, "COMMAND_TIMEOUT_S", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SQUEUE_NAMES", "defaults of the user")
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
     monkeypatch.setenv("SLURM_CONF", "slurm.conf")
     assert slurm_arrays.run_command("squeue") == "slurm.conf\ufffd"
     for command, message in (
