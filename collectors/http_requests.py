@@ -254,6 +254,7 @@ def send_request(
         expect = {"Expect": "100-continue"} if expects_consent else {}
         with _open_body(body) as content:
             request = _build_request(method, url, {**headers, **expect}, content, token)
+            host = request.host
             try:
                 answer = opener.open(request, timeout=deadline.seconds_left())
                 coding = answer.headers.get("Content-Encoding", "").lower()
@@ -268,7 +269,10 @@ def send_request(
                     error.close()
                     expects_consent = False
                     continue
-                if not follows or not _is_redirect(error.code, error.headers, method):
+                # An object store that names the bucket's region wants another signature.
+                is_other_region = error.headers.get("x-amz-bucket-region")
+                is_redirect = error.code in REDIRECTS and error.headers.get("Location")
+                if not follows or not is_redirect or is_other_region or method == "POST":
                     raise
                 error.close()
                 url = follow_redirect(url, error.headers["Location"], visited)
@@ -278,6 +282,8 @@ def send_request(
                 if len(visited) > 1:
                     # The server that fails is not the door.  Addresses may hold signatures.
                     error.filename = urljoin(url, "/")
+                elif request.host != host:
+                    error.filename = f"proxy://{request.host}"
                 raise
 
 
@@ -310,13 +316,6 @@ def _open_body(body: Optional[ByteBody]) -> Iterator[Union[bytes, BinaryIO, None
             yield stream
     else:
         yield body
-
-
-def _is_redirect(status: int, headers: Any, method: str) -> bool:
-    # An object store that names the bucket's region wants another signature.
-    is_other_region = bool(headers.get("x-amz-bucket-region"))
-    is_followed = status in REDIRECTS and method != "POST" and not is_other_region
-    return is_followed and bool(headers.get("Location"))
 
 
 def follow_redirect(url: str, location: str, visited: List[str]) -> str:

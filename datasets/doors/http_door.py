@@ -436,13 +436,16 @@ def _describe_status(error: HTTPError, body: bytes) -> str:
 
 
 def _describe_connection_error(error: Exception) -> ProbeResult:
-    """Describe why there is no whole answer; of a redirect, with the server that it names."""
+    """Describe why there is no whole answer; of a redirect or proxy, with the server that it names."""
     probe = _describe_cause(error)
-    target = urlsplit(getattr(error, "filename", None) or "").netloc
-    if not target:
+    server = urlsplit(getattr(error, "filename", None) or "")
+    if not server.netloc:
         return probe
-    remedy = probe.remedy.replace("host, port and scheme of its prefix", "the redirect and its way")
-    return ProbeResult(f"redirects to {target}: {probe.problem}", remedy)
+    is_proxy = server.scheme == "proxy"
+    hint = "http_proxy, https_proxy and no_proxy" if is_proxy else "the redirect and its way"
+    remedy = probe.remedy.replace("host, port and scheme of its prefix", hint)
+    relation = "through proxy" if is_proxy else "redirects to"
+    return ProbeResult(f"{relation} {server.netloc}: {probe.problem}", remedy)
 
 
 def _describe_cause(error: Exception) -> ProbeResult:

@@ -322,7 +322,7 @@ def test_stop_signal_ends_copy(web: str, tmp_path: Path) -> None:
     [
         ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
         ("broken", "copy", "invalid response of the server"),
-        ("pool", "copy", "refused at http://127.0.0.1:9/, to which it redirects"),
+        ("pool", "copy", "refused at http://127.0.0.1:9/"),
         ("", "copy", "it sends a web page instead of the file"),
     ],
 )

@@ -254,6 +254,13 @@ def test_pages_of_proxies_name_the_cause(
     assert (result.problem, remedy in result.remedy) == (f"400 Bad Request: {title}", True)
 
 
+def test_proxy_that_fails_is_named(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    result = probe(f"{storage}/store")
+    assert result.problem == "through proxy 127.0.0.1:9: does not answer: Connection refused"
+    assert "no_proxy" in result.remedy
+
+
 def test_web_door_without_listing_requires_dataset(storage: str) -> None:
     result = probe(f"{storage}/plain")
     assert not result.tried
