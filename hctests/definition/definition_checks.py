@@ -145,7 +145,7 @@ def _check_mode(definition: TestDefinition) -> Iterator[DocumentProblem]:
             yield DocumentProblem(path, reason)
     if not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
         yield DocumentProblem(
-            mode,
+            ("matrix", bundle[0]) if len(bundle) == 1 and bundle[0] in matrix else mode,
             "'paired' compares values of bundled axes: name an axis with several values in "
             "[matrix] bundle",
         )
