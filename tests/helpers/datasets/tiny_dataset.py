@@ -111,6 +111,7 @@ os.chdir(sys.argv[1])
 ROOT.gInterpreter.Declare('''
 #include <TFile.h>
 #include <TTree.h>
+#include <bitset>
 #include <set>
 #include <ROOT/RField.hxx>
 #include <ROOT/RNTupleModel.hxx>
@@ -229,8 +230,17 @@ void projected(const char *path)
    updater->CommitUpdate();
 }
 
+/// An RNTuple with a field at which data frames of ROOT 6.40 fail.
+void bits()
+{
+   auto model = ROOT::RNTupleModel::Create();
+   model->MakeField<std::bitset<9>>("bits");
+   ROOT::RNTupleWriter::Recreate(std::move(model), "N", "bits.root")->Fill();
+}
+
 void write()
 {
+   bits();
    elsewhere("relative.root", "side.root");
    elsewhere("absolute.root", std::string(gSystem->pwd()) + "/side2.root");
    elsewhere("itself.root", "itself.root");

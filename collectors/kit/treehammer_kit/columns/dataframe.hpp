@@ -152,7 +152,12 @@ public:
       std::istringstream stream(urls);
       for (std::string url; std::getline(stream, url);)
          fUrls.push_back(url);
-      return Step(open, "opening the files of a data frame", [&] { fFrame.reset(new ROOT::RDataFrame(tree, fUrls)); });
+      if (Step(open, "opening the files of a data frame", [&] { fFrame.reset(new ROOT::RDataFrame(tree, fUrls)); }))
+         return true;
+      if (failure_class == "payload") // none of its code has run; ROOT 6.40 throws at fields of std::bitset
+         Fail("open", "tree", fUrls.front() + ": ROOT cannot make a data frame of '" + tree + "': " + message +
+                                 ". Read it with one thread, with ttree-read or rntuple-read");
+      return false;
    }
 
    bool Prepare()

@@ -66,10 +66,8 @@ def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
         "friends.root: the friend tree sub/inner is not read; "
         "friends.root: the friend tree fr of elsewhere.root is not read"
     )
-    frame = read("friends.root", payload=RDF_READ)
-    assert "opens the file of each friend tree (sub/inner, fr of elsewhere.root)" in str(
-        frame.failure
-    )
+    message = read("friends.root", payload=RDF_READ).failure["message"]
+    assert "opens the file of each friend tree (sub/inner, fr of elsewhere.root)" in message
     inside = read("inside.root", payload=RDF_READ)
     assert inside.values["branches_selected"] == 2
     assert "sub/one of two;1 is not read" in inside.values["content_notes"]
@@ -111,9 +109,11 @@ def test_files_that_a_loop_opens_are_named_in_the_record(
     )
 
 
-def test_old_ntuple_is_named(read: Read) -> None:
+def test_ntuples_that_cannot_be_read_are_named(read: Read) -> None:
     done = read("old.root", tree="ntpl", payload=RNTUPLE_READ, format="rntuple")
     assert "'ntpl' was written before version 1.0 of the format" in done.failure["message"]
+    done = read("bits.root", tree="N", payload=RDF_READ, format="rntuple")
+    assert "bits.root: ROOT cannot make a data frame of 'N': " in done.failure["message"]
 
 
 @pytest.mark.parametrize("payload", [None, RDF_READ, UPROOT_READ])
