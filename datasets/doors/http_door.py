@@ -69,6 +69,8 @@ RANGE_HINT = "Let the server and its proxies honor Range (RFC 9110, 14.2), as RO
 
 #: Title of a web page that says more than the status, as nginx does where it requires a certificate.
 _TITLE = re.compile(r"<title>(?:\d{3}\s)?([^<]*)", re.IGNORECASE)
+#: Reason why a token is refused (RFC 6750).
+_DESCRIPTION = re.compile(r'error_description="([^"]+)"')
 _MISSING_CERTIFICATE = re.compile(rb"400 (?:No required|The) SSL certificate")
 _TLS_HINT = "The port speaks TLS: use https:// in the prefix."
 _ADDRESS_HINT = "Check host, port and scheme of its prefix, and the server's log."
@@ -429,9 +431,10 @@ def _describe_status(error: HTTPError, body: bytes) -> str:
     """Describe the status of an answer, with the server's text or the code of an object store."""
     content = body.decode("utf-8", "replace")
     line = content.strip().partition("\n")[0]
-    title = _TITLE.search(content)
+    challenge = error.headers.get("WWW-Authenticate") or ""
+    description = _DESCRIPTION.search(challenge) or _TITLE.search(content)
     text = read_code(error.headers, body) if "<" in line else line
-    text = unescape(title[1] if title else text).strip()[:200]
+    text = unescape(description[1] if description else text).strip()[:200]
     return f"{error.code} {error.reason}" + (f": {text}" if text not in ("", error.reason) else "")
 
 

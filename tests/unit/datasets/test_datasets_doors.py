@@ -254,6 +254,13 @@ def test_pages_of_proxies_name_the_cause(
     assert (result.problem, remedy in result.remedy) == (f"400 Bad Request: {title}", True)
 
 
+def test_reason_of_a_refused_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    challenge = {"WWW_Authenticate": 'Bearer error="invalid_token", error_description="It expired"'}
+    monkeypatch.setattr(Storage, "do_PROPFIND", lambda storage: storage.answer(401, **challenge))
+    with serve_http(Storage) as port:
+        assert probe(f"http://127.0.0.1:{port}/s").problem == "401 Unauthorized: It expired"
+
+
 def test_proxy_that_fails_is_named(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     result = probe(f"{storage}/store")
