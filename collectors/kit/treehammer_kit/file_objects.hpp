@@ -152,7 +152,10 @@ inline FriendTrees DetachFriends(TTree &tree)
       auto *element = static_cast<TFriendElement *>(object);
       const std::string name = element->GetTreeName(), file = element->GetTitle();
       found.names.push_back(file.empty() ? name : name + " of " + file);
-      found.in_other_files = found.in_other_files || !file.empty();
+      // ROOT looks for a friend without a file in that of its tree; of a chain it has written the name alone.
+      auto *home = tree.GetCurrentFile();
+      const bool is_here = file.empty() && home && IsFoundByGet(*home, name, IsTree);
+      found.in_other_files = found.in_other_files || !is_here;
    }
    friends->Delete();
    return found;

@@ -258,6 +258,11 @@ void write()
       chain.Write("C");
       TFile alone("chain.root", "RECREATE");
       chain.Write("C");
+      TFile chained("chained.root", "RECREATE");
+      auto *tree = fill("T", 100);
+      TChain far("fr");
+      tree->AddFriend(&far, "far");
+      chained.WriteTObject(tree, "T", "Overwrite");
    }
    {
       TFile file("unfilled.root", "RECREATE");
