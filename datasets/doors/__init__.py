@@ -161,7 +161,7 @@ def _precheck_url(url: str, *, is_local: bool) -> FileObservation | None:
     if client is None:
         message = f"protocol {url.partition('://')[0]} is not supported"
         return FileObservation(failure=FAILED, message=message)
-    reachability = measure_reachability(url)
+    reachability = measure_reachability(url, tries=1)  # ports are few for thousands of files
     if reachability.rtt_s is None:
         return FileObservation(failure=NO_RESPONSE, message=reachability.error)
     return None

@@ -196,13 +196,11 @@ class _RucioReplicas:
 
     def expected_at_rse(self, rse: str, site: str) -> Iterator[ExpectedReplica]:
         """Yield the expected replicas at an RSE without a door."""
-        # Later entries win, hence the reversed order of preference.
-        urls = {
-            replica.file: replica.url
-            for protocol in reversed(_PROTOCOLS)
-            for replica in reversed(self._load_replicas(protocol))
-            if replica.rse == rse
-        }
+        urls: dict[str, str] = {}
+        for protocol in _PROTOCOLS:
+            if len(urls) < len(self._manifest.files):  # Rucio takes seconds for each protocol
+                replicas = reversed(self._load_replicas(protocol))  # the best one is the last
+                urls = {item.file: item.url for item in replicas if item.rse == rse} | urls
         for file in self._manifest.files:
             yield ExpectedReplica(site, rse, file, urls.get(file.name, ""), rse)
 

@@ -40,13 +40,13 @@ class DoorReachability:
     error: str = field(default="", compare=False)
 
 
-def measure_reachability(url: str) -> DoorReachability:
+def measure_reachability(url: str, tries: int = _CONNECT_TRIES) -> DoorReachability:
     """Connect to the door of ``url`` a few times; ``rtt_s`` is None for a door without answer."""
     if local_path(url) is not None:
         return DoorReachability("local", None)
     parts = urlsplit(url)
     family, times, reason = None, [], ""
-    for _ in range(_CONNECT_TRIES):
+    for _ in range(tries):
         start = time.monotonic()
         try:
             address = _parse_address(parts)

@@ -12,6 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
@@ -497,12 +498,15 @@ def test_client_is_kept_until_it_crashes(tmp_path: Path, monkeypatch: pytest.Mon
     client.write_text(f"""#!/bin/sh
 echo start >> {tmp_path}/starts
 for rest in '"size": 1' '"failure": "missing"' '"failure": "refused"'; do read line; echo "{{$rest}}"; done""")
+    connect = MagicMock(wraps=socket.create_connection)
+    monkeypatch.setattr(socket, "create_connection", connect)
     with serve_tcp() as port:
         observations = [doors.stat_file(f"root://127.0.0.1:{port}//f") for _ in range(3)]
         monkeypatch.setenv("X509_USER_PROXY", "of another")
         observations.append(doors.stat_file(f"root://127.0.0.1:{port}//f"))
     assert [seen.size for seen in observations] == [1, None, 1, 1], "a new client decides"
     assert (tmp_path / "starts").read_text() == "start\n" * 3
+    assert connect.call_count == 4, "one for each file: this machine's ports are few"
 
 
 def test_folder_failures_are_reported(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from treehammer.collectors.job_spec import InputFile
 from treehammer.datasets import doors
 from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRIED, FileObservation
 from treehammer.datasets.manifest import Manifest, Replica
+from treehammer.datasets.rucio.rucio_conversions import Rse
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.job_planner import JobInputs
@@ -266,6 +267,11 @@ def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> No
     catalogue = make_catalogue(placed_manifest, {"A_DISK": [A]}, {"B_DISK": ["root://b//f"]})
     (expected,) = list_expected_replicas(placed_manifest, [SITE_A], ["root"], catalogue)
     assert expected.url == A, "no other URL leads there"
+    catalogue.replicas = MagicMock(side_effect=catalogue.replicas)
+    rse = Rse("B_DISK", "B", "DISK", writable=True, staging=False)
+    (at_rse,) = list_expected_replicas(placed_manifest, [rse], [], catalogue)
+    assert at_rse.url == "root://b//f"
+    assert {call.args[1] for call in catalogue.replicas.call_args_list} == {"root"}
     far, near = (SimpleNamespace(rse=rse) for rse in ("B_DISK", "A_DISK"))
     rucio = MagicMock(list_locations=lambda _, domain="": [far, near] if domain else [far])
     bad = ReplicaCheck(replace(expected, rse="B_DISK"), CORRUPT_STATE, "", 2, 2)
