@@ -23,12 +23,7 @@ from treehammer.collectors.s3_errors import MAX_ERROR_BYTES, read_error
 from treehammer.collectors.s3_signing import load_keys, sign_address
 from treehammer.collectors.xml_documents import local_name
 from treehammer.datasets.doors.http_door import HttpDoor, HttpSession
-from treehammer.datasets.doors.observations import (
-    FAILED,
-    MISSING,
-    REFUSED,
-    FileObservation,
-)
+from treehammer.datasets.doors.observations import FAILED, MISSING, REFUSED, FileObservation
 
 
 class S3Session(HttpSession):

@@ -283,24 +283,19 @@ def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
     )
     start_us = display_formats.midnight_us(first_day)
     campaign = make_campaign_row("c1", name="nightly", created_us=start_us, planned_measurements=5)
-    jobs = [
-        make_job_row(f"job {number}", campaign_id="c1", site="SITE_A", state="done")
-        for number in range(4)
-    ]
+    of_campaign = {"campaign_id": "c1", "site": "SITE_A"}
+    jobs = [make_job_row(f"job {number}", **of_campaign, state="done") for number in range(4)]
     pages.store.add_campaign(campaign, jobs)
     pages.store.set_attempts(
         AttemptRow(job.id, 1, "done", start_us + 1, start_us + 1 + 1_800_000_000, 0, "", "")
         for job in jobs
     )
-    values: dict[str, Any] = {"test_name": "ttree-read", "site": "SITE_A", "campaign_id": "c1"}
+    values: dict[str, Any] = {"test_name": "ttree-read", **of_campaign}
     values |= {"day": day, "started_us": start_us + 1, "payload_user_s": 800.0}
     values |= {"payload_sys_s": 100.0, "bytes_read": 10**9, "bytes_read_extra": None}
     values |= {"passes_done": 3, "stagein_bytes": None}
-    earlier = values | {
-        "campaign_id": "c0",
-        "day": week_before,
-        "started_us": start_us - 7 * DAY_US + 1,
-    }
+    earlier = values | {"campaign_id": "c0", "day": week_before}
+    earlier["started_us"] -= 7 * DAY_US
     pages.store.add(
         [
             make_measurement("job 0", **values),

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -374,7 +374,7 @@ def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterat
         yield make_measurement(f"{site} {back} {place} {more}", place + 1, **{**values, **more})
 
 
-def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
+def add(service: ServiceThread, *measured: Iterable[Measurement]) -> None:
     service.store.add(measurement for measurements in measured for measurement in measurements)
 
 
@@ -483,6 +483,23 @@ def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> No
     assert {*steps[1:-1]} == {7 * 24 * 3600 * 1000} == {max(steps)}
 
 
+def measure_door(door: str, back: int, version: str, variant: str, seconds: float) -> Measurement:
+    """Measure one variant through a door, some days back."""
+    day = display_formats.day_number(display_formats.today() - timedelta(days=back))
+    return make_measurement(
+        f"{door} {back} {variant}",
+        site="A",
+        day=day,
+        door=door,
+        door_protocol="root",
+        server_version=f"XRootD {version}",
+        variant=variant,
+        cpu_per_event_s=seconds,
+        wall_per_event_s=seconds,
+        plausible=True,
+    )
+
+
 def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
     """Another mix of work is no change; an upgrade is a mark."""
     points = []
@@ -492,23 +509,7 @@ def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
             # The stable door reads the heavy variant on the second day alone.
             if variant == LIGHT or back == 1:
                 points.append(("stable", back, "v5.8.1", variant, seconds))
-    measurements = (
-        make_measurement(
-            f"door {place}",
-            place + 1,
-            site="A",
-            day=display_formats.day_number(display_formats.today() - timedelta(days=back)),
-            door=door,
-            door_protocol="root",
-            server_version=f"XRootD {version}",
-            variant=variant,
-            cpu_per_event_s=seconds,
-            wall_per_event_s=seconds,
-            plausible=True,
-        )
-        for place, (door, back, version, variant, seconds) in enumerate(points)
-    )
-    add(pages, measurements)
+    add(pages, itertools.starmap(measure_door, points))
     tables = pages.load_tables("/sites/A")
     page = pages.load_page("/sites/A")
     days = [[row[name] for name in ("door", "cpu_per_event_s")] for row in tables["door_days"]]
@@ -525,22 +526,10 @@ def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
 
 def test_effect_of_a_servers_version_is_said(pages: ServiceThread) -> None:
     """By the days before and after, as far as the neighboring changes of its version."""
-    measurements = (
-        make_measurement(
-            f"day {back}",
-            site="A",
-            day=display_formats.day_number(display_formats.today() - timedelta(days=back)),
-            door="near",
-            door_protocol="root",
-            server_version="XRootD v6.2.0" if back < 5 else "XRootD v5.8.1",
-            variant=LIGHT,
-            cpu_per_event_s=1.0,
-            wall_per_event_s=(1.25 if back < 5 else 1.0) * (1 + 0.002 * (back % 3)),
-            plausible=True,
-        )
-        for back in range(1, 10)
-    )
-    add(pages, measurements)
+    for back in range(1, 10):
+        version, factor = ("v6.2.0", 1.25) if back < 5 else ("v5.8.1", 1.0)
+        seconds = factor * (1 + 0.002 * (back % 3))
+        add(pages, [measure_door("near", back, version, LIGHT, seconds)])
     (change,) = pages.load_tables("/sites/A")["changes"]
     assert change["effect"].startswith("+2")
     page = pages.read("/sites/A").text

@@ -175,25 +175,13 @@ def test_pages_and_metrics_render_without_states(
 ) -> None:
     monkeypatch.setattr(verticals, "VERTICALS", ())
     now = datetime.now(UTC)
-    started_us = int(now.timestamp() * 1e6)
+    values: dict[str, Any] = {"site": "SITE_A", "root_version": "6.40.00", "axis_root": "6.40.00"}
+    values |= {"day": int(f"{now:%Y%m%d}"), "started_us": int(now.timestamp() * 1e6)}
     with start_service(reading_open=True) as service:
-        service.store.add(
-            [
-                make_measurement(
-                    "m",
-                    site="SITE_A",
-                    day=int(f"{now:%Y%m%d}"),
-                    started_us=started_us,
-                    axis_root="6.40.00",
-                    root_version="6.40.00",
-                )
-            ]
-        )
-        tables = {address: service.load_tables(address) for address in ("/", "/sites/SITE_A")}
-        assert not {"states", "state_changes", "changepoints"} & {
-            *tables["/"],
-            *tables["/sites/SITE_A"],
-        }
+        service.store.add([make_measurement("m", **values)])
+        for address in ("/", "/sites/SITE_A"):
+            tables = service.load_tables(address).keys()
+            assert not {"states", "state_changes", "changepoints"} & tables
         assert service.load_tables("/sites")["sites"][0].keys() & {"state", "use"} == set()
         for address in ("/", "/?by=storage_site", "/sites", "/sites/SITE_A"):
             service.load_page(address)

@@ -314,10 +314,8 @@ def test_what_is_read_ahead_between_turns_counts(
     values = done.values
     fetched = values["ntuple_payload_bytes"] + values["ntuple_overhead_bytes"]
     assert values["ntuple_clusters_loaded"] == 3
-    assert (values["kernel_read_chars"], values["kernel_read_calls"]) == (
-        fetched,
-        values["ntuple_ranges_read"],
-    )
+    reads = values["kernel_read_chars"], values["kernel_read_calls"]
+    assert reads == (fetched, values["ntuple_ranges_read"])
 
 
 def assert_equal_results(done: Any, whole: Any) -> None:
