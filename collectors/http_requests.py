@@ -278,12 +278,12 @@ def send_request(
                 url = follow_redirect(url, error.headers["Location"], visited)
                 if error.code == 303 and method not in _READING_METHODS:
                     method, body, expects_consent = "GET", None, False
-            except OSError as error:
+            except OSError as error:  # a ``filename`` would replace texts of errors without number
                 if len(visited) > 1:
                     # The server that fails is not the door.  Addresses may hold signatures.
-                    error.filename = urljoin(url, "/")
+                    error.filename2 = urljoin(url, "/")
                 elif request.host != host:
-                    error.filename = f"proxy://{request.host}"
+                    error.filename2 = f"proxy://{request.host}"
                 raise
 
 

@@ -116,7 +116,7 @@ FIRST_REMOTE_GIT = (2, 31)
 _FULL_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_HASH = re.compile(r"[0-9a-f]{4,64}")
 _ALL_REFS = ("+refs/heads/*:refs/mirror/heads/*", "+refs/tags/*:refs/mirror/tags/*")
-#: Programs that the configuration of a repository names run with no command here.
+#: Monitors and hooks that the configuration of a checkout names are not started.
 _NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 LINK_MODE, SUBMODULE_MODE, EXECUTABLE_MODE = "120000", "160000", "100755"
 

@@ -441,7 +441,7 @@ def _describe_status(error: HTTPError, body: bytes) -> str:
 def _describe_connection_error(error: Exception) -> ProbeResult:
     """Describe why there is no whole answer; of a redirect or proxy, with the server that it names."""
     probe = _describe_cause(error)
-    server = urlsplit(getattr(error, "filename", None) or "")
+    server = urlsplit(getattr(error, "filename2", None) or "")
     if not server.netloc:
         return probe
     is_proxy = server.scheme == "proxy"

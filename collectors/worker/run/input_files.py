@@ -333,8 +333,8 @@ def _fetch_http_file(
         with error:
             _raise_http_error(url, error, has_keys=address != url)
     except OSError as error:
-        server = f" at {error.filename}" if error.filename else ""
-        raise OSError(f"{getattr(error, 'reason', error)}{server}") from error
+        server = f" at {error.filename2}" if error.filename2 else ""
+        raise OSError(f"{error.strerror or error.args[-1]}{server}") from error
     with response, open(target, "wb") as writer:
         require_file(response.status, response.headers)
         while writer.tell() <= file.size:  # a longer one is another file
