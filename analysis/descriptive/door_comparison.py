@@ -177,18 +177,18 @@ def relate_door_days(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay
     measured = [group for group in groups if (group.metrics[metric].mean or 0.0) > 0]
     moments = [group.metrics[metric] for group in measured]
     places = [(str(group.by["door"] or ""), int(group.by[DAY] or 0)) for group in measured]
-    distinct = sorted(set(places))
-    place = np.array([*map(distinct.index, places)], dtype=int)
+    numbers = {pair: number for number, pair in enumerate(sorted(set(places)))}
+    place = np.array([numbers[pair] for pair in places], dtype=int)
     works = ["\0".join(group_workload_key(group)) for group in measured]
     _, work = np.unique(works, return_inverse=True)
-    values, effects = np.log([m.total / m.value_count for m in moments]), np.zeros(len(distinct))
+    values, effects = np.log([m.total / m.value_count for m in moments]), np.zeros(len(numbers))
     for _ in range(FIT_ROUNDS):
         levels = np.bincount(work, values - effects[place]) / np.bincount(work)
         effects = np.bincount(place, values - levels[work]) / np.bincount(place)
     counts = np.bincount(place, [m.value_count for m in moments])
     return [
         DoorDay(door, day, metric, float(effect), int(count))
-        for (door, day), effect, count in zip(distinct, effects, counts, strict=True)
+        for (door, day), effect, count in zip(numbers, effects, counts, strict=True)
     ]
 
 
