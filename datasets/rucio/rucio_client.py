@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from treehammer.config import Settings
@@ -138,6 +139,8 @@ class RucioClient:
             RseExpressionError: The expression is invalid, or selects none.
         """
         names = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
+        if not names:  # Rucio refuses an expression that selects none
+            raise translate_error(ShortListError("no RSE"), self._settings)
         return tuple(self.fetch_rse(name) for name in sorted(names))
 
     def fetch_rse(self, name: str) -> Rse:
@@ -229,9 +232,7 @@ class RucioClient:
             for url, replica in row["pfns"].items()
             if replica["type"] == DISK_STORAGE
         ]
-        return tuple(
-            sorted(locations, key=lambda location: (location.file, location.rse, location.priority))
-        )
+        return tuple(sorted(locations, key=attrgetter("file", "rse", "priority")))
 
     def find_upload_urls(self, rse: str, names: Sequence[str], scheme: str) -> list[str]:
         """Find the upload URLs of a few files at an RSE; none if it lacks the protocol."""
@@ -338,8 +339,7 @@ class RucioClient:
             RucioNotFoundError: no such dataset.
         """
         rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
-        rules = [parse_rule(row) for row in rows]
-        return tuple(rule for rule in rules if rule.account == self.account)
+        return tuple(rule for rule in map(parse_rule, rows) if rule.account == self.account)
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
         """Fetch the current state of a rule.
