@@ -175,7 +175,14 @@ def _load_rows(
     """
     names = {quantity.metric, quantity.divisor, *({quantity.axis} & METRICS_BY_NAME.keys())} - {""}
     extra_names = {name for name in names if name.startswith(EXTRA_PREFIX)}
-    columns = ("measurement_id", "variant", "dataset", *names - extra_names, *OUTCOME_COLUMNS)
+    columns = (
+        "measurement_id",
+        "job_id",
+        "variant",
+        "dataset",
+        *names - extra_names,
+        *OUTCOME_COLUMNS,
+    )
     kind = CHECKSUM if quantity.metric == "value_checksum" else TIMED
     selection = Selection.parse((campaign.id,), [f"kind={kind}"])
     extras: dict[str, dict[str, float]] = defaultdict(dict)
@@ -270,12 +277,18 @@ def _divide_metrics(
 def _measure_slope(
     quantity: QuantityTable, rows: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]
 ) -> MeasuredRatio:
-    """Fit a straight line of the metric over the axis, divided by the divisor's mean."""
+    """Fit a straight line of the metric over the axis, divided by the divisor's mean.
+
+    The executions of a variant in one job share its node and hour: they are one point, their mean.
+    """
+    executions: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for variant, row in rows:
+        value = variant.get(quantity.axis, row.get(quantity.axis))
+        if value is not None and row[quantity.metric] is not None:
+            point = (quantity.scale * float(value), float(row[quantity.metric]))
+            executions[row["job_id"], json.dumps(variant, sort_keys=True)].append(point)
     points = [
-        (quantity.scale * float(value), float(row[quantity.metric]))
-        for variant, row in rows
-        if (value := variant.get(quantity.axis, row.get(quantity.axis))) is not None
-        and row[quantity.metric] is not None
+        tuple(map(statistics.fmean, zip(*group, strict=True))) for group in executions.values()
     ]
     if len({x for x, _ in points}) < 2:
         raise UnmeasuredError(f"one value of {quantity.axis} has no slope")
@@ -286,7 +299,7 @@ def _measure_slope(
     if not divisor:
         raise UnmeasuredError(f"{quantity.divisor} is 0")
     if len(points) < 3:
-        raise UnmeasuredError("two measurements have no interval of their slope")
+        raise UnmeasuredError("two variants, or jobs of them, have no interval of their slope")
     slope, error = _fit_slope(xs, ys)
     ratio, width = slope / divisor, error / divisor
     return MeasuredRatio(ratio, ratio - width, ratio + width)

@@ -178,11 +178,11 @@ def test_whole_interval_decides(
         ),
         (
             QuantityTable(
-                kind="slope", metric="loop_wall_s", axis="origin_rtt_s", divisor="read_calls"
+                kind="slope", metric="loop_wall_s", axis="origin_rtt_s", divisor="retries"
             ),
             [
-                ({}, {"loop_wall_s": 1 + 100 * rtt_s, "origin_rtt_s": rtt_s, "read_calls": 100})
-                for rtt_s in (0.0, 0.02, 0.04)
+                ({"far": s // 20}, {"loop_wall_s": s, "origin_rtt_s": s // 20, "retries": 20})
+                for s in (1, 9, 21, 29, 41, 49)  # two rounds at each distance
             ],
             MeasuredRatio(1, 1, 1),
         ),
