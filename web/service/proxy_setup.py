@@ -29,7 +29,7 @@ def load_proxy_secret(file: Path) -> str:
     """Load the secret of the proxy, which is created if missing.
 
     Raises:
-        ConfigError: it cannot be read or created, or other users can read it.
+        ConfigError: it cannot be read or created, is empty, or other users can read it.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -39,9 +39,9 @@ def load_proxy_secret(file: Path) -> str:
         pass
     except OSError as error:
         raise ConfigError(f"cannot be created ({error.strerror})", where=str(file)) from error
-    if not is_private(file):
+    if not is_private(file) or not file.stat().st_size:  # a full disk leaves it empty
         raise ConfigError(
-            "other users can read the secret of the proxy",
+            "the secret of the proxy is empty, or other users can read it",
             where=str(file),
             hint="Remove the file, then configure the proxy anew: treehammer serve --print-proxy nginx",
         )

@@ -9,6 +9,7 @@ import stat
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -50,17 +51,8 @@ def test_concurrent_refreshes_share_one_query(answers: bool) -> None:
 
 
 def test_refresh_after_failure_queries_again() -> None:
-    answers: list[StoreError | AccessList] = [
-        StoreError("away"),
-        AccessList({}),
-        StoreError("away"),
-    ]
-
-    def load_access() -> AccessList:
-        answer = answers.pop(0)
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
+    away = StoreError("away")
+    load_access = MagicMock(side_effect=[away, AccessList({}), away])
 
     async def work() -> None:
         access_control = AccessControl(load_access, MasterKeys(b"x" * 32))
@@ -183,6 +175,12 @@ def test_sessions_survive_restart(start_service: StartService) -> None:
         cookie = sign_in(first, first.make_key("read").text)
     with start_service() as second:
         assert can_read(second, cookie)
+
+
+def test_empty_secret_of_the_proxy_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "proxy.key").touch(0o600)
+    with pytest.raises(ConfigError, match=r"is empty, or .*\n.*Remove the file"):
+        load_proxy_secret(tmp_path / "proxy.key")
 
 
 def test_session_cookie_is_bound_to_host_under_tls(
