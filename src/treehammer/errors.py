@@ -125,8 +125,8 @@ def prepare_for_terminal(text: str) -> str:
     """Repeat the global options, such as ``--data-dir``, in each command of a text for the terminal.
 
     Without them a pasted command would work on other data. Names of others lose their control
-    characters. All lines pass through here: errors when they are printed, cells of tables, and other
-    lines by :func:`treehammer.terminal.print_hint`.
+    characters. Errors pass through here when they are printed, cells of tables, and lines with hints or
+    names by :func:`treehammer.terminal.print_hint`; JSON and CSV do not.
     """
     text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
     options, commands = _INVOCATION.options, _INVOCATION.commands
