@@ -112,7 +112,7 @@ class Storage(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["Authorization"]))
         kind = self.path.split("/")[1]
         whole = len(STORED_CONTENT) + (kind == "longer")
-        if kind in ("401", "403", "404", "410", "429", "500", "503"):
+        if kind.isdecimal():
             self.answer(int(kind), b"no such &lt;thing&gt;")
         elif kind in ("whole", "login"):
             self.answer(200, STORED_CONTENT, Content_Type="text/html" if kind == "login" else "")
@@ -231,6 +231,7 @@ def test_other_listings_are_refused(
     [
         ("401", "401 Unauthorized: no such <thing>", "BEARER_TOKEN_FILE"),
         ("404", "404 Not Found: no such", "Place the dataset there"),
+        ("405", "405 Method Not Allowed", "permit HEAD, GET with Range"),
         ("500", "500 Internal Server Error", "server's log"),
         ("429", "429 Too Many Requests", "fewer requests at once"),
         ("503", "503 Service Unavailable", "try again later"),
