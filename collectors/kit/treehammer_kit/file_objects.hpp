@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -161,6 +162,21 @@ inline FriendTrees DetachFriends(TTree &tree)
    return found;
 }
 
+/// Friend trees if some lie in other files, or else such friends of the friends in this file.
+inline std::vector<std::string> ListForeignFriends(TDirectory &file, const FriendTrees &friends,
+                                                   std::set<std::string> &visited)
+{
+   if (friends.in_other_files)
+      return friends.names;
+   for (const auto &name : friends.names) {
+      auto *tree = visited.insert(name).second ? file.Get<TTree>(name.c_str()) : nullptr;
+      const auto names = tree ? ListForeignFriends(file, DetachFriends(*tree), visited) : std::vector<std::string>();
+      if (!names.empty())
+         return names;
+   }
+   return {};
+}
+
 /// Read a tree without its friends, which are added to a list; null if it cannot be read.  Python opens
 /// the files of a tree's friends already to find out whether it is null.
 inline TTree *ReadTree(TKey &key, FriendTrees &friends)
@@ -244,6 +260,17 @@ inline std::string DescribeForeignBranches(TTree &tree)
    return "branch '" + foreign[0].first + "'" + (more ? " and " + std::to_string(more) + " more" : "") +
           " of the tree '" + tree.GetName() + (more ? "' lie" : "' lies") + " in another file, '" + foreign[0].second +
           "', which is none of the dataset's: write all of it into one file with RDataFrame::Snapshot (hadd does not)";
+}
+
+/// The entries of the longest branch, below others or not.
+inline Long64_t MaxEntries(TObjArray &branches)
+{
+   Long64_t entries = 0;
+   for (auto *object : branches) {
+      auto *branch = static_cast<TBranch *>(object);
+      entries = std::max({entries, branch->GetEntries(), MaxEntries(*branch->GetListOfBranches())});
+   }
+   return entries;
 }
 
 using BranchLengths = std::vector<std::pair<std::string, Long64_t>>;

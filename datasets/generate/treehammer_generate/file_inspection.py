@@ -179,7 +179,8 @@ def check_tree(tree: Any, path: str, name: str) -> Any:
     """Return a tree of the file ``path`` that can be used.
 
     Raises:
-        RequestError: it cannot be read, has no branches, or some of them lie in another file.
+        RequestError: it cannot be read, has no branches, some of them lie in another file, or all
+            have fewer entries.
     """
     if not tree:
         raise RequestError(path, f"the tree {name!r} cannot be read")
@@ -187,6 +188,10 @@ def check_tree(tree: Any, path: str, name: str) -> Any:
         raise RequestError(path, f"the tree {name!r} has no branches")
     if problem := str(ROOT.treehammer.DescribeForeignBranches(tree)):
         raise RequestError(path, problem)
+    entries, longest = tree.GetEntries(), ROOT.treehammer.MaxEntries(tree.GetListOfBranches())
+    if entries > longest:  # as after SetEntries; to count clusters or read entries could take days
+        problem = f"{name!r} counts {entries} entries, but its longest branch has {longest}"
+        raise RequestError(path, f"the tree {problem}: write it again")
     return tree
 
 
