@@ -97,8 +97,10 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
 
 
-#: Entries of a feed, and characters that none can have.
-MAX_FEED_ENTRIES, _NOT_IN_XML = 50, re.compile("[\x00-\x1f\ufffe\uffff]")
+#: Entries of a feed at most.
+MAX_FEED_ENTRIES = 50
+#: Characters that no text of a feed may have.
+_NOT_IN_XML = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 #: Answers a request from the store in a thread; raises for invalid requests.

@@ -117,7 +117,8 @@ def remember_invocation(options: Iterable[str], commands: Iterable[str]) -> None
 
 #: Characters that command a terminal or turn the direction of text, but for the bold lines of commands.
 _CONTROLS = re.compile(
-    "\x1b(?!\\[[01]m)|[\0-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+    "\x1b(?!\\[[01]m)|\r(?!\n)"
+    "|[\0-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 )
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from treehammer.cli import cli
-from treehammer.errors import ConfigError, TreehammerError
+from treehammer.errors import ConfigError, TreehammerError, prepare_for_terminal
 from treehammer.program_output import JSON_FORMAT, explain_write_errors, log_to_stderr
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
@@ -62,6 +62,7 @@ def test_text_is_data(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     texts = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     assert texts == [f"title {shown}", f"head {shown}", shown]
+    assert prepare_for_terminal("\x1b[1mNo\x1b[0m\r\n") == "\x1b[1mNo\x1b[0m\r\n"
 
 
 def test_csv_contains_nested_values_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -485,11 +485,10 @@ def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> No
 
 def measure_door(door: str, back: int, version: str, variant: str, seconds: float) -> Measurement:
     """Measure one variant through a door, some days back."""
-    day = display_formats.day_number(display_formats.today() - timedelta(days=back))
     return make_measurement(
         f"{door} {back} {variant}",
         site="A",
-        day=day,
+        day=display_formats.day_number(display_formats.today() - timedelta(days=back)),
         door=door,
         door_protocol="root",
         server_version=f"XRootD {version}",
