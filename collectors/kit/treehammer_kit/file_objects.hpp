@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -160,21 +159,6 @@ inline FriendTrees DetachFriends(TTree &tree)
    }
    friends->Delete();
    return found;
-}
-
-/// Friend trees if some lie in other files, or else such friends of the friends in this file.
-inline std::vector<std::string> ListForeignFriends(TDirectory &file, const FriendTrees &friends,
-                                                   std::set<std::string> &visited)
-{
-   if (friends.in_other_files)
-      return friends.names;
-   for (const auto &name : friends.names) {
-      auto *tree = visited.insert(name).second ? file.Get<TTree>(name.c_str()) : nullptr;
-      const auto names = tree ? ListForeignFriends(file, DetachFriends(*tree), visited) : std::vector<std::string>();
-      if (!names.empty())
-         return names;
-   }
-   return {};
 }
 
 /// Read a tree without its friends, which are added to a list; null if it cannot be read.  Python opens

@@ -167,13 +167,6 @@ public:
    /// Whether RDataFrame finds the tree of this path; untimed.
    bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path, IsTree); }
 
-   /// List friend trees if some lie in other files, or have friends that do; untimed.
-   std::vector<std::string> ForeignFriends() const
-   {
-      std::set<std::string> visited;
-      return ListForeignFriends(*fFile, friends, visited);
-   }
-
    /// List the branches; untimed.
    std::vector<BranchInfo> Survey() const { return treehammer::Survey(current.tree); }
 

@@ -260,8 +260,9 @@ class ReadPasses:
         }
 
     def _list_foreign_friends(self, reader: Any) -> List[str]:
-        """List friend trees if some lie in other files, or have friends that do."""
-        return [str(name) for name in reader.ForeignFriends()]
+        """List friend trees if some lie in other files."""
+        friends = reader.friends
+        return [str(name) for name in friends.names] if friends.in_other_files else []
 
     def _describe_content(self, reader: Any, url: str, selected: Sequence[str]) -> List[str]:
         """Describe friends that are not read, and selected branches of other lengths."""

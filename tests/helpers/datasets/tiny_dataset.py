@@ -265,9 +265,6 @@ void write()
       chained.WriteTObject(tree, "T", "Overwrite");
       tree->SetEntries(1000000000000);
       chained.WriteTObject(tree, "counted");
-      auto *outer = fill("outer", 100);
-      outer->AddFriend("T");
-      outer->Write("", TObject::kOverwrite);
    }
    {
       TFile file("unfilled.root", "RECREATE");

@@ -68,7 +68,7 @@ def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
     )
     message = read("friends.root", payload=RDF_READ).failure["message"]
     assert "opens the file of each friend tree (sub/inner, fr of elsewhere.root)" in message
-    message = read("chained.root", tree="outer", payload=RDF_READ).failure["message"]
+    message = read("chained.root", tree="T", payload=RDF_READ).failure["message"]
     assert "opens the file of each friend tree (fr)" in message
     inside = read("inside.root", payload=RDF_READ)
     assert inside.values["branches_selected"] == 2
