@@ -228,7 +228,9 @@ def test_unqueued_jobs_of_others_are_lost_after_a_month(scene: TrackingHarness) 
     scene.batch.jobs.clear()
     scene.batch.statuses.clear()
     assert scene.refresh() == ["queued"] * 2, "another process may still be submitting"
-    scene.now_us = CREATED_US + int(RESUMABLE_S * 1e6) + 1
+    scene.now_us = CREATED_US + int(RESUMABLE_S * 1e6) - 1
+    assert scene.refresh() == ["queued"] * 2
+    scene.now_us += 2
     assert scene.refresh() == ["lost"] * 2
     assert scene.read_failures() == ["submission"]
 
