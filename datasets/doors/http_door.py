@@ -386,7 +386,7 @@ class HttpSession:
 
 
 def _repair_listing(content: bytes) -> bytes:
-    """Escape what XML does not permit in names, and leave out prefixes of namespaces."""
+    """Escape characters of names that XML does not permit, and leave out prefixes of namespaces."""
     content = _PREFIX.sub(rb"\1", _BARE_AMPERSAND.sub(b"&amp;", content))
     return _UNESCAPED.sub(lambda match: b"%%%02X" % ord(match[0]), content)
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
 #: Words in errors of HTCondor for which a retry cannot help.
 _REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
-#: Attributes of a slot with what it has in all.
+#: Attributes with all resources of a slot, in use or not.
 _TOTALS = ("TotalSlotCpus", "TotalSlotMemory", "TotalSlotDisk", "TotalSlotGPUs")
 #: The bindings' message for every kind of failure.
 _COLLECTOR_FAILED = "Failed communication with collector."
@@ -320,7 +320,7 @@ class PoolConnection:
         for slot in slots:
             # A slot that preempts a job or vacates states no policy.
             slot["Requirements"] = slot.lookup("Start") if "Start" in slot else True
-            # Dynamic slots take from a partitionable one what it has again when their jobs end.
+            # Dynamic slots take resources of a partitionable one until their jobs end.
             for name in filter(slot.get, _TOTALS):
                 slot[name.removeprefix("TotalSlot")] = slot[name]
         return slots
