@@ -159,6 +159,8 @@ def _explain_end(
     if code == -signal.SIGKILL:
         end = "was killed"
         hint = "The kernel kills processes where memory is short: make room, and repeat."
+    elif "'new' file not found" in text:  # the first header that ROOT's interpreter includes
+        hint = "ROOT's interpreter lacks C++ headers: install a C++ compiler (Debian: g++)."
     elif not work.file:
         hint = "Check that this ROOT can be imported in Python and compiles C++."
     where = f"datasets {action} with ROOT {request.request}{work.file and f' at {work}'}"

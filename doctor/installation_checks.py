@@ -36,11 +36,6 @@ _UNCHECKED_EXTRAS = ("dev", "docs", "all")
 #: Name of a requirement, and the lowest version that it allows; none is bounded otherwise.
 _REQUIREMENT = re.compile(r"([\w.-]+)[^>;]*(?:>=([\w.!]+))?")
 _EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
-#: Program -> its purpose, and whether all users need it.
-_PROGRAMS = {
-    "git": ("tests from repositories", True),
-    "valgrind": ("treehammer count", False),
-}
 
 
 def list_checks(settings: Settings) -> list[InstallationCheck]:
@@ -64,6 +59,14 @@ class DiagnosisState(StrEnum):
     WARNING = "warning"
     FAILED = "failed"
     NOT_CONFIGURED = "not configured"
+
+
+#: Program -> its purpose, and the state of a machine without it.
+_PROGRAMS = {
+    "git": ("tests from repositories", DiagnosisState.FAILED),
+    "g++": ("ROOT, unless it brings a compiler", DiagnosisState.WARNING),
+    "valgrind": ("treehammer count", DiagnosisState.NOT_CONFIGURED),
+}
 
 
 @dataclass(frozen=True)
@@ -209,15 +212,13 @@ def _find_version(name: str) -> str | None:
 
 def check_programs() -> Iterator[Diagnosis]:
     """Check the programs that are called."""
-    for name, (purpose, is_needed) in _PROGRAMS.items():
-        path = shutil.which(name)
+    for name, (purpose, state) in _PROGRAMS.items():
+        part, path = f"program {name}", shutil.which(name)
         if path:
-            yield Diagnosis(f"program {name}", DiagnosisState.OK, path)
-            continue
-        state = DiagnosisState.FAILED if is_needed else DiagnosisState.NOT_CONFIGURED
-        yield Diagnosis(
-            f"program {name}", state, f"not found; for {purpose}", "Install it if you need that."
-        )
+            yield Diagnosis(part, DiagnosisState.OK, path)
+        else:
+            remedy = "Install it if you need that."
+            yield Diagnosis(part, state, f"not found; for {purpose}", remedy)
 
 
 def check_revision(settings: Settings) -> Iterator[Diagnosis]:

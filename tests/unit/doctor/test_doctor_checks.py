@@ -68,7 +68,7 @@ def test_check_that_hangs_is_not_waited_for() -> None:
     assert diagnoses[-1] == Diagnosis("server", FAILED, "no answer within 0 s", "Look there.")
 
 
-def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_and_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     required = ["nowhere", 'PyJWT>=999; extra=="grid"', 'click; extra=="a"', 'gone; extra=="a"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
     diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
@@ -78,6 +78,9 @@ def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert (grid.state, "instead of >=999" in grid.finding) == (FAILED, True)
     assert grid.remedy == f"Run: {make_install_command('treehammer[grid]')}"
     assert diagnoses["packages [a]"].state is NOT_CONFIGURED
+    monkeypatch.setenv("PATH", "")
+    states = [program.state for program in installation_checks.check_programs()]
+    assert states == [FAILED, WARNING, NOT_CONFIGURED]
 
 
 @pytest.mark.parametrize(("free", "state"), [(9e9, OK), (1e9, WARNING), (1e6, FAILED)])
@@ -161,10 +164,7 @@ def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (good.state, "2 in bundles (1 expired)" in good.finding) == (OK, True)
     (empty,) = access_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
     assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
-
-    def refuse(_environment: object) -> None:
-        raise ssl.SSLError("no certificate")
-
+    refuse = MagicMock(side_effect=ssl.SSLError("no certificate"))
     monkeypatch.setattr(access_checks, "make_tls_context", refuse)
     (broken,) = access_checks.check_authorities({})
     assert broken.state is FAILED
