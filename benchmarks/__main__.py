@@ -24,7 +24,7 @@ from benchmarks.scenarios import (
     transfer_cost,
     verdict_simulation,
 )
-from treehammer.errors import TreehammerError
+from treehammer.errors import TreehammerError, exit_for_bug
 
 #: Name -> function that measures. The first ones take minutes, the others up to hours.
 BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], list[RatioFigure]]] = {
@@ -47,8 +47,8 @@ EXPLICIT_ONLY = ("changes", "change-replay", "sides")
 CONFIGURABLE = (filled_databases, paired_launches, ingest_cost, transfer_cost, page_cost)
 
 
-def main() -> int:
-    """Run the selected benchmarks; return 0 if all could be measured."""
+def main() -> None:
+    """Run the selected benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names",
@@ -70,16 +70,16 @@ def main() -> int:
         for figure in figures:
             print(f"  {figure}")
         write_results(f"{name}-figures", [asdict(figure) for figure in figures])
-    return 0
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C, which stops what was started
+    # As Ctrl-C, which stops what was started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        sys.exit(main())
+        main()
     except TreehammerError as error:
         sys.exit(f"Error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        exit_for_bug(error)

@@ -26,35 +26,38 @@ from .service_client import ServiceConfigError
 
 #: Errors of a folder in which the job may not write.
 _UNWRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
-DONE, FAILED, INVALID_INPUT = 0, 1, 2
+DONE, FAILED, INVALID_INPUT, BUG = 0, 1, 2, 70
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command line.
 
     Returns:
-        the exit code.  Of ``run``: 0 when every execution ended without failure, 1 when some failed
-        or were not started (records of the others are written), 2 when job.json or the output folder
-        is unusable, 75 when the node lacks disk space or processes, 78 when it lets the job write nowhere.  Of ``upload``: 0 when no record
-        is pending, 1 when some are pending or refused, 2 when nothing can be sent.  Of ``bench``:
-        0 with a score, 1 when a part failed, 2 when it cannot run, 130 after Ctrl-C.  Of ``log``: 0,
-        or 2 when the log or its format cannot be used.
+        the exit code; 70 for a bug.  Of ``run``: 0 when every execution ended without failure, 1 when
+        some failed or were not started (records of the others are written), 2 when job.json or the
+        output folder is unusable, 75 when the node lacks disk space or processes, 78 when it lets the
+        job write nowhere.  Of ``upload``: 0 when no record is pending, 1 when some are pending or
+        refused, 2 when nothing can be sent.  Of ``bench``: 0 with a score, 1 when a part failed, 2 when
+        it cannot run, 130 after Ctrl-C.  Of ``log``: 0, or 2 when the log or its format cannot be used.
     """
     words = sys.argv[1:] if arguments is None else arguments
     options = build_parser(for_jobs=words[:1] in (["run"], ["upload"])).parse_args(words)
-    if options.verb == "upload":
-        try:
+    try:
+        if options.verb == "run":
+            return _run_job(options)
+        if options.verb == "upload":
             return uploader.upload_sandboxes(options)
-        except ServiceConfigError as error:
-            print_line(str(error), "stderr")
-            return INVALID_INPUT
-        except KeyboardInterrupt:
-            print_line("interrupted; repeat the command to send the pending records", "stderr")
-            return FAILED
-    if options.verb == "run":
-        return _run_job(options)
-    code: int = options.perform(options)  # a vertical's verb
-    return code
+        return int(options.perform(options))  # a vertical's verb
+    except (JobFileError, ServiceConfigError) as error:
+        print_line(str(error), "stderr")
+        return INVALID_INPUT
+    except KeyboardInterrupt:  # of an upload; the other verbs handle it
+        print_line("interrupted; repeat the command to send the pending records", "stderr")
+        return FAILED
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        print_line("this is a bug of Treehammer; report it with the lines above", "stderr")
+        return BUG
 
 
 def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
@@ -100,9 +103,6 @@ def _run_job(options: argparse.Namespace) -> int:
         if succeeded is None:
             folder = os.path.dirname(options.job) or "."
             succeeded = run_job(job, folder, options.output, options.attempt, options.work)
-    except JobFileError as error:
-        print_line(str(error), "stderr")
-        return INVALID_INPUT
     except OSError as error:
         if error.errno in _UNWRITABLE_ERRNOS:
             print_line(describe_lack(SCRATCH, str(error), job.site), "stderr")

@@ -20,7 +20,7 @@ def main() -> None:
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from treehammer import cli
+    from treehammer.errors import exit_for_bug
 
     # A user of a container may be neither in passwd nor have HOME, which Path.home() then needs.
     if os.path.expanduser("~") == "~":  # noqa: PTH111
@@ -30,9 +30,13 @@ def main() -> None:
         os.umask(umask)
     sys.unraisablehook = _handle_unraisable
     try:
+        from treehammer import cli
+
         if listens:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main()
+    except Exception as error:
+        exit_for_bug(error)
     finally:
         if listens:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

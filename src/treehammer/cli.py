@@ -245,23 +245,21 @@ def _repeat_options(context: click.Context) -> Iterator[str]:
 def main() -> None:
     """Run the command and exit with the documented exit code."""
     _prepare_output()
+    message = ""
     try:
         with explain_missing_extra():
             code = cli.main(standalone_mode=False)
     except TreehammerError as error:
-        click.echo(f"treehammer: {error}", err=True)
-        code = error.exit_code
+        message, code = str(error), error.exit_code
     except click.ClickException as error:
         error.show()
         code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt) as error:
         cause = error.__cause__  # of Click's error
         state = f"; {prepare_for_terminal(str(cause))}" if isinstance(cause, Interruption) else ""
-        click.echo(f"treehammer: interrupted{state}", err=True)
-        code = ExitCode.INTERRUPTED
+        message, code = f"interrupted{state}", ExitCode.INTERRUPTED
     except UnicodeEncodeError as error:  # a word of the command that the database cannot hold
-        click.echo(f"treehammer: {error.object[:100]!r} is not UTF-8 text", err=True)
-        code = ExitCode.USAGE
+        message, code = f"{error.object[:100]!r} is not UTF-8 text", ExitCode.USAGE
     except SystemExit:  # Click's or Rich's, where the reader of the output has gone
         if "_TREEHAMMER_COMPLETE" in os.environ:  # Click's after completion
             raise
@@ -269,11 +267,13 @@ def main() -> None:
     except OSError as error:
         # A full or read-only disk, or a folder that is missing, can stop any command.
         hint = "'treehammer config show' lists the folders that it uses."
-        click.echo(f"treehammer: {_name_place(error)}: {error.strerror}\n  {hint}", err=True)
+        message = f"{_name_place(error)}: {error.strerror}\n  {hint}"
         code = ExitCode.INFRASTRUCTURE
     except MemoryError:
-        click.echo("treehammer: not enough memory\n  Free some, or raise ulimit -v.", err=True)
+        message = "not enough memory\n  Free some, or raise ulimit -v."
         code = ExitCode.INFRASTRUCTURE
+    if message:
+        click.echo(f"treehammer: {message}", err=True)
     sys.exit(code)
 
 

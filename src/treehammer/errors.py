@@ -2,7 +2,7 @@
 
 A message says what is wrong, where, and how to fix it.  The command line prints it without a
 traceback and exits with ``exit_code``.  Any exception that is not a :class:`TreehammerError` is a
-bug and keeps its traceback.
+bug: :func:`exit_for_bug` prints its traceback.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 #: Errors of the operating system on a cache -> message and remedy.
 _CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
@@ -74,27 +75,23 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOTHING = 3
     INFRASTRUCTURE = 4
+    BUG = 70  # EX_SOFTWARE of sysexits.h
     INTERRUPTED = 130
     OUTPUT_CLOSED = 141
 
 
-def suggest_word(word: str, words: Iterable[str]) -> str:
-    """Build ``Did you mean 'x'? `` with the nearest known word; '' if none is similar."""
-    near = _find_nearest(word, words)
-    return f"Did you mean {near!r}? " if near else ""
+def suggest_word(
+    word: str, words: Iterable[str], *, cutoff: float = 0.6, form: str = "Did you mean {!r}? "
+) -> str:
+    """Build ``Did you mean 'x'? `` with the nearest known word, whose case may differ; '' without any."""
+    folded = {candidate.casefold(): candidate for candidate in reversed([*words])}
+    near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
+    return form.format(folded[near[0]]) if near else ""
 
 
 def suggest_nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Build ``; did you mean 'x'?`` for the end of a message; '' if none is similar."""
-    near = _find_nearest(word, words, cutoff)
-    return f"; did you mean {near!r}?" if near else ""
-
-
-def _find_nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
-    """Find the nearest word, whose case may differ; '' if none is similar."""
-    folded = {candidate.casefold(): candidate for candidate in reversed([*words])}
-    near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
-    return folded[near[0]] if near else ""
+    return suggest_word(word, words, cutoff=cutoff, form="; did you mean {!r}?")
 
 
 @dataclass
@@ -220,10 +217,6 @@ class SitesError(InvalidDocumentError):
     """The sites file is wrong."""
 
 
-class PatrolFileError(InvalidDocumentError):
-    """The patrol file is wrong."""
-
-
 class MeasurementFileError(InvalidDocumentError):
     """A file is not a file of measurements, or holds measurements that cannot be imported."""
 
@@ -262,10 +255,6 @@ class StoreError(InfrastructureError):
     """The results database cannot be opened, read or written."""
 
 
-class InvalidAnswerError(InfrastructureError):
-    """The answer of a results service does not have the requested form."""
-
-
 class UnstorableContentError(StoreError):
     """The database cannot hold a value; a retry does not help."""
 
@@ -291,6 +280,14 @@ class NothingToDoError(TreehammerError):
     """The request is valid and selects nothing."""
 
     exit_code = ExitCode.NOTHING
+
+
+def exit_for_bug(error: Exception) -> NoReturn:
+    """End with the exit code of a bug, after its traceback and the address to report it to."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    address = "https://github.com/ORGANIZATION/treehammer/issues"
+    print(f"treehammer: this is a bug; report it with the lines above: {address}", file=sys.stderr)
+    sys.exit(ExitCode.BUG)
 
 
 @contextmanager

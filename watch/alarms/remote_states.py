@@ -17,7 +17,7 @@ from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.json_documents import decode_json
 from treehammer.collectors.worker.service_client import describe_network_error, make_service_context
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
+from treehammer.errors import ConfigError, InfrastructureError, NothingToDoError, StoreError
 from treehammer.setting_parsers import is_loopback, split_http_url
 from treehammer.sql.core.access_keys import load_user_key
 from treehammer.watch.alarms.subject_state import (
@@ -112,7 +112,7 @@ class RemoteService:
 
         Raises:
             StoreError: the service does not answer.
-            InvalidAnswerError: it answers, but not with these states.
+            InfrastructureError: it answers, but not with these states.
             NothingToDoError: it does not know the subject.
         """
         query = {"kind": kind.value, "name": name} if kind else {}
@@ -120,16 +120,16 @@ class RemoteService:
         tables = document.get("tables")
         rows = tables.get("states") if isinstance(tables, dict) else None
         if not isinstance(rows, list):
-            raise InvalidAnswerError("the response holds no states", where=self.url)
+            raise InfrastructureError("the response holds no states", where=self.url)
         try:
             states = [_StateDocument.model_validate(row).to_state() for row in rows]
         except (ValidationError, OverflowError) as error:
-            raise InvalidAnswerError(
+            raise InfrastructureError(
                 "the response holds an invalid state", where=self.url
             ) from error
         subjects = [(state.kind, state.name) for state in states]
         if not subjects or (kind and subjects != [(kind, name)]):
-            raise InvalidAnswerError(
+            raise InfrastructureError(
                 "the response holds other states than asked for", where=self.url
             )
         return states
@@ -138,7 +138,7 @@ class RemoteService:
         """Assess the service by its own state and by the time that it takes to answer.
 
         Raises:
-            InvalidAnswerError: it answers, but not with its state.
+            InfrastructureError: it answers, but not with its state.
         """
         start = time.monotonic()
         try:
@@ -183,9 +183,9 @@ class RemoteService:
         try:
             document = decode_json(body)
         except ValueError as error:
-            raise InvalidAnswerError("the response is not JSON", where=self.url) from error
+            raise InfrastructureError("the response is not JSON", where=self.url) from error
         if not isinstance(document, dict):
-            raise InvalidAnswerError("the response is not a JSON object", where=self.url)
+            raise InfrastructureError("the response is not a JSON object", where=self.url)
         return document
 
 

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, PlainValidator, PrivateAttr, WithJsonSchema
 
-from treehammer.errors import ConfigError, PatrolFileError
+from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     Bytes,
@@ -40,6 +40,10 @@ _MINUTES_PER_DAY = 1440
 PACKAGE_INDEX = "pypi"
 _VERSION_FIELD = "{version}"
 _NO_LIMITS = SiteLimits()
+
+
+class PatrolFileError(InvalidDocumentError):
+    """The patrol file is wrong."""
 
 
 def _parse_seconds(value: object) -> int:

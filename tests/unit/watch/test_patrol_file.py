@@ -28,7 +28,7 @@ from treehammer.collectors.json_documents import format_json
 from treehammer.collectors.record.day_numbers import current_us
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
-from treehammer.errors import ConfigError, InvalidDocumentError, PatrolFileError
+from treehammer.errors import ConfigError, InvalidDocumentError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
@@ -44,6 +44,7 @@ from treehammer.watch.patrol.campaign_settlement import CampaignSettlement, meas
 from treehammer.watch.patrol.campaign_starts import PatrolRequest, find_reruns, record_reruns
 from treehammer.watch.patrol.patrol_file import (
     PatrolFile,
+    PatrolFileError,
     QuietHours,
     StartTimes,
     build_patrol_schema,

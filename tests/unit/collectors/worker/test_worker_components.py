@@ -472,23 +472,21 @@ def test_table_is_aligned_and_omits_unknown_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "number, code",
+    "error, code",
     [
-        (errno.ENOSPC, RETRY_EXIT_CODE),
-        (errno.EAGAIN, RETRY_EXIT_CODE),
-        (errno.ENOMEM, RETRY_EXIT_CODE),
-        (errno.EROFS, NODE_EXIT_CODE),
-        (errno.EISDIR, __main__.INVALID_INPUT),
+        (OSError(errno.ENOSPC, ""), RETRY_EXIT_CODE),
+        (OSError(errno.EAGAIN, ""), RETRY_EXIT_CODE),
+        (OSError(errno.ENOMEM, ""), RETRY_EXIT_CODE),
+        (OSError(errno.EROFS, ""), NODE_EXIT_CODE),
+        (OSError(errno.EISDIR, ""), __main__.INVALID_INPUT),
+        (KeyError("a bug"), __main__.BUG),
     ],
 )
 def test_exit_code_requests_a_retry_for_errors_of_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
-    def run(*_: object) -> bool:
-        raise OSError(number, os.strerror(number))
-
     monkeypatch.setattr(__main__, "load_job", lambda _: make_job())
-    monkeypatch.setattr(__main__, "run_job", run)
+    monkeypatch.setattr(__main__, "run_job", Mock(side_effect=error))
     assert __main__.main(["run", str(tmp_path / "job.json")]) == code
 
 
