@@ -373,17 +373,13 @@ def _describe_removed(
     tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow]
 ) -> list[str]:
     """Describe the removed jobs of each site, and how they continue."""
-    cancelled = [
-        job for job in tracker.store.jobs(campaign.id) if job.state == JobState.CANCELLED.value
-    ]
     tracked = {job.id for job in jobs}
-    last = load_last_attempts(tracker.store, cancelled)
+    stored = [job for job in tracker.store.jobs(campaign.id) if job.id in tracked]
+    cancelled = {job.id: job for job in stored if job.state == JobState.CANCELLED.value}
     messages: defaultdict[str, list[str]] = defaultdict(list)
-    for job in cancelled:
-        if job.id in tracked and job.id in last:
-            message = last[job.id].message
-            if message.startswith(EXCLUDED_MESSAGE):
-                messages[job.site].append(message)
+    for job_id, attempt in load_last_attempts(tracker.store, cancelled.values()).items():
+        if attempt.message.startswith(EXCLUDED_MESSAGE):
+            messages[cancelled[job_id].site].append(attempt.message)
     return [
         f"Site {site}: {pluralize(len(site_messages), 'queued job')} removed, {site_messages[-1]}. When it is usable "
         f"again: treehammer resume {campaign.id} --sites {site}"

@@ -84,6 +84,14 @@ def check_plan_limits(plan: Plan, settings: Settings) -> PlanReview:
     return review
 
 
+def try_submission(plan: Plan, settings: Settings) -> None:
+    """Raise the errors of a submission that are known before it: of limits and of templates."""
+    check_plan_limits(plan, settings)
+    with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
+        jobs = {job.site.name: job for job in plan.jobs}.values()
+        [*render_jobs(plan, Path(folder), jobs)]
+
+
 def submit_plan(
     plan: Plan, settings: Settings, permit: Callable[[Connection], None] | None = None
 ) -> CampaignRow:

@@ -333,6 +333,9 @@ def print_local_verdict(
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import describe_failed_sides
 
+    sentences: list[str] = []
+    failures: list[str] = []
+    launches = f"after {verdict.launches} launches of each variant"
     if campaign_output.rate_progress(verdict.progress):
         with open_store(settings, create=True) as store:
             tracker = make_tracker(store, settings)
@@ -340,18 +343,14 @@ def print_local_verdict(
         if not any(result.is_comparable for result in verdict.results):
             print_notes(f"Nothing was compared: {failures[0]}", *failures[1:])
             return
-        _print_verdict(verdict.results, names, verdict.campaign, verbose=verbose)
-        print_notes(*failures)
-        return
-    launches = f"after {verdict.launches} launches of each variant"
-    sentences = []
-    if not verdict.results:
+    elif not verdict.results:
         sentences = [f"Nothing can be compared {launches}."]
     elif not verdict.decided:
         sentences = [f"Undecided {launches}; --max-launches sets a higher limit."]
     elif verbose:
         sentences = [f"Decided {launches}, of at most {sequential.looks[-1]}."]
     _print_verdict(verdict.results, names, verdict.campaign, *sentences, verbose=verbose)
+    print_notes(*failures)
 
 
 def print_planned_verdict(

@@ -183,7 +183,7 @@ def submit(
         if ends_early:
             print_early(local_comparison.describe_looks(sequential))
         if dry_run:
-            submission.check_plan_limits(plan, settings)
+            submission.try_submission(plan, settings)
             return ExitCode.DONE
     with (
         on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)),

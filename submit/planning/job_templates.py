@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
 
 from treehammer.errors import ConfigError
 from treehammer.submit.batch.interface import find_batch
@@ -63,21 +64,44 @@ def render_template(
     try:
         environment = _make_environment(path.parent, template.parent)
         environment.filters |= filters
+        _check_blocks(environment, path.name)
         return environment.get_template(path.name).render(values)
     except jinja2.TemplateNotFound as error:
-        missing = path if str(error) == path.name else str(error)
-        raise ConfigError("template not found", where=f"{missing}") from error
+        raise ConfigError(
+            f"template {error} not found",
+            where=str(path),
+            hint="Correct the site's key templates, or the name in a template: the shipped one is "
+            f"{SHIPPED_ORIGIN}/{path.name}.",
+        ) from error
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(str(error.message), where=f"{error.filename}:{error.lineno}") from error
-    except jinja2.UndefinedError as error:
-        variables = ", ".join(sorted(values))
-        raise ConfigError(
-            f"{error.message}{where and f' (for {where})'}",
-            where=str(path),
-            hint=f"Available variables: {variables}.",
-        ) from error
     except (jinja2.TemplateError, ConfigError, ValueError, TypeError, ArithmeticError) as error:
-        raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
+        is_undefined = isinstance(error, jinja2.UndefinedError)
+        hint = f"Available variables: {', '.join(sorted(values))}." if is_undefined else ""
+        message = f"{error}{where and f' (for {where})'}"
+        raise ConfigError(message, where=str(path), hint=hint) from error
+
+
+def _check_blocks(environment: jinja2.Environment, name: str) -> set[str]:
+    """Return the names of a template's blocks, with those of the template that it extends.
+
+    Raises:
+        jinja2.TemplateSyntaxError: it extends one, but has text or blocks that Jinja would ignore.
+    """
+    template = environment.get_template(name)
+    file, inherited = str(template.filename), set[str]()
+    for node in environment.parse(Path(file).read_text(encoding="utf-8"), name, file).body:
+        if isinstance(node, nodes.Extends) and isinstance(node.template, nodes.Const):
+            inherited = _check_blocks(environment, node.template.value)
+        is_unknown = isinstance(node, nodes.Block) and node.name not in inherited
+        is_outside = isinstance(node, nodes.Output) and any(
+            getattr(part, "data", "x").strip() for part in node.nodes
+        )
+        if inherited and (is_unknown or is_outside):
+            names = ", ".join(sorted(inherited))
+            message = f"this is in no block of the template that it extends; blocks are {names}"
+            raise jinja2.TemplateSyntaxError(message, node.lineno, name, file)
+    return inherited | {*template.blocks}
 
 
 def fingerprint_template(site: Site) -> str:

@@ -87,13 +87,6 @@ def matching(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _validate_submit_value(value: str) -> str:
-    """Accept the value of a submit command, a line that is not empty."""
-    if not validate_line(value):
-        raise invalid_value("is empty (expected a value)")
-    return value
-
-
 def _validate_view(value: str) -> str:
     """Accept a view on CVMFS, or the absolute path of one on a site's nodes."""
     if not PurePosixPath(value).is_absolute():
@@ -153,10 +146,9 @@ def _validate_eviction(command: str) -> str:
     except ValueError as error:
         raise invalid_value(f"{command!r}: {error}") from None
     places = re.findall(r"\{(.*?)\}", command)
-    unknown = next((place for place in places if place not in ("server", "path", "url")), None)
-    if unknown is not None:
+    if unknown := {*places} - {"server", "path", "url"}:
         raise invalid_value(
-            f"{command!r} contains {{{unknown}}} (expected {{server}}, {{path}} or {{url}})"
+            f"{command!r} contains {{{min(unknown)}}} (expected {{server}}, {{path}} or {{url}})"
         )
     if not words or not {"path", "url"} & set(places):
         raise invalid_value(f"{command!r} names no file (expected {{path}} or {{url}})")
@@ -257,7 +249,9 @@ _Origin = Annotated[
         "is no address of a server, such as root://origin.example:1094",
     ),
 ]
-_SubmitValue = Annotated[ScalarText, AfterValidator(_validate_submit_value)]
+_SubmitValue = Annotated[
+    ScalarText, AfterValidator(validate_line), matching(".+", "is empty (expected a value)")
+]
 
 
 class Ceilings(StrictModel):
@@ -390,13 +384,9 @@ class Door(StrictModel):
     ) -> Self:
         """Normalize the prefix; checks across tables report an invalid one."""
         door = handler(raw)
-        prefix = door.prefix
-        if not prefix or find_prefix_error(door.protocol, prefix):
-            return door
-        prefix = normalize_prefix(door.protocol, prefix)
-        if door.is_path:
-            prefix = str(resolve_path(prefix, info))
-        door.__dict__["prefix"] = prefix
+        if door.prefix and not find_prefix_error(door.protocol, door.prefix):
+            prefix = normalize_prefix(door.protocol, door.prefix)
+            door.__dict__["prefix"] = str(resolve_path(prefix, info)) if door.is_path else prefix
         return door
 
     @property

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,12 +74,6 @@ PREVIOUS_ATTEMPTS_ATTRIBUTE = "TreehammerPreviousAttempts"
 # later start would overwrite the output of an earlier one.  It is expanded when a shadow starts and
 # kept when it reconnects.  No spaces: HTCondor would quote them inside quoted arguments.
 _ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({PREVIOUS_ATTEMPTS_ATTRIBUTE}?:0)])"
-#: Keys that Treehammer sets, in lower case.
-_RESERVED_KEY = re.compile(
-    r"initialdir|log|queue|should_transfer_files|job_ad_information_attrs|transfer_input_files"
-    r"|transfer_output_(files|remaps)|treehammer_(attempt|output|start)"
-    r"|(my\.|\+)treehammer(campaign|submission|job|attempt|time)"
-)
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
 #: Line of a requeued job's template.
@@ -184,8 +178,7 @@ class Submission(SubmissionFolder):
             spool: whether inputs are sent to the schedd and outputs fetched from it.
 
         Raises:
-            BatchError: the text sets a reserved key, an input has an invalid name, or the folder's
-                name cannot be expressed.
+            BatchError: an input has an invalid name, or the folder's name cannot be expressed.
         """
         folder = str(self.path)
         if re.search(r'[$"\n]', folder):
@@ -216,7 +209,11 @@ class Submission(SubmissionFolder):
             ]
         return "\n".join(
             [
-                *_select_statements(text, spool=spool),
+                *(
+                    statement
+                    for statement, name, _ in split_statements(text)
+                    if not (spool and name.lower() in _MATERIALIZATION_KEYS)
+                ),
                 f"initialdir = {folder}/jobs/$(job_id)",
                 # The log of a spooled job is written at the schedd and returned with the output.
                 f"log = {EVENT_LOG_NAME if spool else self.log_file}",
@@ -279,24 +276,6 @@ class Submission(SubmissionFolder):
             sent_files = {item.name: item for item in items if item.name not in outputs}
             jobs.append(JobDescription(job_id, text, inputs(job_id, sent_files)))
         return jobs
-
-
-def _select_statements(text: str, *, spool: bool) -> Iterator[str]:
-    """Yield the statements of a template.
-
-    Raises:
-        BatchError: one sets a reserved key.
-    """
-    for statement, name, _ in split_statements(text):
-        key = (name or statement.split(maxsplit=1)[0] if statement.strip() else "").lower()
-        if _RESERVED_KEY.fullmatch(key):
-            raise BatchError(
-                f"{key!r} is set by Treehammer",
-                where="submit description",
-                hint="Remove it from the template.",
-            )
-        if not (spool and key in _MATERIALIZATION_KEYS):
-            yield statement
 
 
 def _parse_previous_attempts(text: str) -> int:

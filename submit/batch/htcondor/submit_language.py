@@ -43,6 +43,12 @@ _COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ec2_parameter_": ("names",),
     "cloud_label_": ("names",),
 }
+#: Keys that Treehammer adds to every description, in lower case.
+_RESERVED_KEY = re.compile(
+    r"initialdir|log|queue|should_transfer_files|job_ad_information_attrs|transfer_input_files"
+    r"|transfer_output_(files|remaps)|treehammer_(attempt|output|start)"
+    r"|(my\.|\+)treehammer(campaign|submission|job|attempt|time)"
+)
 _OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
 #: First words of lines that are not assignments.
 _NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
@@ -84,18 +90,20 @@ def check_description(text: str, where: str) -> None:
     A name that the description references as ``$(NAME)`` is a variable and may be anything.
 
     Raises:
-        ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
+        ConfigError: a command does not exist or is reserved, or a line is not an assignment.
     """
     variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
     for statement, name, value in split_statements(text):
         word = (statement.split() or ["#"])[0].lower().rstrip(":")
         if word.startswith("#") or word in _NON_COMMANDS:
             continue
-        if word == "queue" or not name:
+        is_reserved = _RESERVED_KEY.fullmatch(name.lower() or word)
+        if is_reserved or not name:
+            problem = "is set by Treehammer" if is_reserved else "is not an assignment"
             raise ConfigError(
-                f"{statement.strip()!r} is not an assignment",
+                f"{statement.strip()!r} {problem}",
                 where=where,
-                hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
+                hint="Write NAME = VALUE, and nothing that Treehammer sets.",
             )
         _check_command(name, where, variables)
         _check_value(name, value, where)

@@ -149,3 +149,7 @@ def test_a_refused_dry_run_fails(tmp_path: Path) -> None:
     assert isinstance(done.exception, ConfigError)
     assert "BOTH allows at most 3 jobs in one campaign" in done.exception.hint
     assert "shell" in done.stdout, "the plan is printed nevertheless"
+    (tmp_path / "sites.toml").write_text(SITES.replace("ceilings = {jobs = 3}", 'templates = "."'))
+    done = invoke_command("submit", settings, *words)
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.message == "template local.job.j2 not found"
