@@ -16,7 +16,7 @@ from treehammer.analysis.descriptive.time_breakdown import (
     TimePart,
     sum_breakdowns,
 )
-from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.tables import TableColumn
 from treehammer.text_formatting import format_share, pluralize
@@ -125,11 +125,17 @@ def select_usable(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["kind"] == TIMED and classify_outcome(row) is Outcome.GOOD]
 
 
+def select_solo(rows: Iterable[Row]) -> list[Row]:
+    """Select the usable rows in solo mode; paired executions waited for each other's turns."""
+    rows = select_usable(rows)
+    return [r for r in rows if r["run_mode"] != PAIRED and r["payload_wall_s"] is not None]
+
+
 def diagnose_efficiency(rows: Iterable[Row]) -> EfficiencyDiagnosis | None:
     """Find the main cause of the wall time of executions; None without good ones in solo mode."""
-    rows = select_usable(rows)
+    rows = select_solo(rows)
     breakdown = sum_breakdowns(rows)
-    if not breakdown.executions or not breakdown.wall_s:
+    if not breakdown.wall_s:
         return None
     cause = _find_cause(breakdown, rows)
     rule = _RULES[cause]

@@ -15,7 +15,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     EfficiencyDiagnosis,
     Row,
     diagnose_efficiency,
-    select_usable,
+    select_solo,
 )
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
 from treehammer.collectors.record.day_numbers import day_to_number
@@ -71,7 +71,7 @@ class EfficiencyQuery:
             NothingToDoError: there are none.
         """
         with store.snapshot() as snapshot:
-            measured = select_usable(snapshot.measurements(self.build_selection(store), _COLUMNS))
+            measured = select_solo(snapshot.measurements(self.build_selection(store), _COLUMNS))
         if self.site and not self.campaign:
             today = datetime.now(UTC).date()
             rows: Sequence[Row] = load_explained_rows(store, self.site, self._first_day, today)
@@ -86,7 +86,7 @@ class EfficiencyQuery:
     def _select_own(self, rows: Iterable[Row]) -> list[Row]:
         """Select the rows to explain among those of all sites."""
         selected = [row for row in rows if self.site in (None, row["site"])]
-        jobs = _list_jobs(selected)
+        jobs = sorted({row["job_id"] for row in selected})
         if self.job and len(jobs) > 1:
             raise ConfigError(
                 f"{self.job!r} is the beginning of {len(jobs)} jobs",
@@ -158,7 +158,7 @@ class ExplainedEfficiency:
     def describe(self) -> list[str]:
         """Describe the main cause, the efficiency, the evidence and the next command."""
         sites = ", ".join(sorted({row["site"] for row in self.rows}))
-        job = f"Job {_list_jobs(self.rows)[0]}" if self.query.job else ""
+        job = f"Job {self.rows[0]['job_id']}" if self.query.job else ""
         lines = self.diagnosis.describe(self.query.site or job or sites)
         return [*lines, f"Next: {self._format_next_command()}"]
 
@@ -176,19 +176,13 @@ class ExplainedEfficiency:
         return f"{' '.join(words)} --by {','.join(by)} --metrics {','.join(diagnosis.next_metrics)}"
 
 
-def _list_jobs(rows: Iterable[Row]) -> list[str]:
-    return sorted({row["job_id"] for row in rows})
-
-
 def _find_other_shares(rows: Sequence[Row], excluded_sites: set[str]) -> dict[TimePart, float]:
     """Return the median over the other sites of each part's share; empty without any."""
     by_site: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["site"] not in excluded_sites:
             by_site[row["site"]].append(row)
-    breakdowns = [
-        breakdown for breakdown in map(sum_breakdowns, by_site.values()) if breakdown.wall_s
-    ]
+    breakdowns = list(map(sum_breakdowns, by_site.values()))
     if not breakdowns:
         return {}
     return {

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from treehammer.collectors.job_spec import PAIRED, count_threads
+from treehammer.collectors.job_spec import count_threads
 from treehammer.collectors.kit.treehammer_kit.pass_summary import compute_share
 from treehammer.hctests.definition.model import parse_axes
 from treehammer.text_formatting import MEGABYTE, format_share
@@ -115,22 +115,21 @@ class TimeBreakdown:
         return max(self.seconds.get(part, 0.0) - self.cpu_seconds.get(part, 0.0), 0.0)
 
 
-def sum_breakdowns(rows: Iterable[Row]) -> TimeBreakdown:
-    """Break down executions; paired ones, which waited for each other's turns, are left out."""
-    solo = [r for r in rows if r["run_mode"] != PAIRED and r["payload_wall_s"] is not None]
-    threads = list(map(_count_row_threads, solo))
-    loops = list(map(_LoopTimes.from_row, solo, threads))
-    walls = list(map(_split_wall_time, solo, threads, loops))
+def sum_breakdowns(rows: Sequence[Row]) -> TimeBreakdown:
+    """Break down executions in solo mode."""
+    threads = list(map(_count_row_threads, rows))
+    loops = list(map(_LoopTimes.from_row, rows, threads))
+    walls = list(map(_split_wall_time, rows, threads, loops))
     # Of the CPU of a part, no more than its wall time counts: the rest is other threads or rounding.
     cpus = [
         {part: min(cpu.get(part, 0.0), wall[part]) for part in TimePart}
-        for wall, cpu in zip(walls, map(_split_cpu_time, solo, loops), strict=True)
+        for wall, cpu in zip(walls, map(_split_cpu_time, rows, loops), strict=True)
     ]
     return TimeBreakdown(
-        len(solo),
+        len(rows),
         _sum_parts(walls),
         _sum_parts(cpus),
-        math.fsum(sum(_number(row, name) for name in _TOTAL_CPU) for row in solo),
+        math.fsum(sum(_number(row, name) for name in _TOTAL_CPU) for row in rows),
     )
 
 
