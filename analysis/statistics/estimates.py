@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, stdev, variance
 
@@ -195,8 +195,8 @@ class PooledEstimate:
     """A mean over ``sites`` sites, of which those that share a host count as one.
 
     From four sites on it speaks of sites like these: ``tau`` is the standard deviation between
-    them (ln), ``prediction`` the 95 % interval of the effect at one more site.  Both are None
-    below, where it speaks of just these sites.
+    them (ln), ``prediction`` the 95 % interval of the effect as one more site would measure it with
+    as many jobs.  Both are None below, where it speaks of just these sites.
     """
 
     estimate: Estimate
@@ -224,7 +224,7 @@ def pool_estimates(groups: Sequence[Sequence[Estimate]]) -> PooledEstimate | Non
         return PooledEstimate(average_estimates(sites), len(separate))
     between = len(separate) * over_sites.se**2
     tau = math.sqrt(max(between - fmean(estimate.se**2 for estimate in separate), 0.0))
-    one_more = Estimate(over_sites.mean, math.hypot(tau, over_sites.se), over_sites.df)
+    one_more = replace(over_sites, se=math.sqrt(between + over_sites.se**2))
     return PooledEstimate(over_sites, len(separate), tau, one_more.interval())
 
 

@@ -140,7 +140,7 @@ class VerdictEvidence(Evidence):
         left_out: executions that were not used, by reason.
         sites: sites that were pooled, and tau, the spread between them (ln).
         shared_hosts: hosts that measured for several of these sites, with the sites.
-        prediction: interval of the effect at one more site, 95 %; from four sites on.
+        prediction: 95 % interval of the effect measured at one more site; from four sites on.
         hosts_needed, sites_needed: size of the planned campaign (see ``jobs_needed`` of the row).
         site_shift: difference between the site's effect and the median of the other sites, over
             all variants, with its interval; empty unless the site stands apart.

@@ -70,7 +70,7 @@ def test_four_sites_are_pooled_by_t_over_their_means() -> None:
     assert pooled.estimate.interval() == pytest.approx((interval.low, interval.high))
     tau = math.sqrt(np.var(means, ddof=1) - 0.01**2)
     assert pooled.tau == pytest.approx(tau)
-    half = float(scipy.stats.t.isf(0.025, 4)) * math.hypot(tau, pooled.estimate.se)
+    half = float(scipy.stats.t.isf(0.025, 4)) * float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / 5)
     assert pooled.prediction == pytest.approx((0.042 - half, 0.042 + half))
 
 
