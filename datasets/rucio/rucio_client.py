@@ -138,10 +138,20 @@ class RucioClient:
         Raises:
             RseExpressionError: The expression is invalid, or selects none.
         """
-        names = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
-        if not names:  # Rucio refuses an expression that selects none
-            raise translate_error(ShortListError("no RSE"), self._settings)
-        return tuple(self.fetch_rse(name) for name in sorted(names))
+        from rucio.common.exception import InvalidRSEExpression
+
+        def request(client: Any) -> list[str]:
+            names = [str(row["rse"]) for row in client.list_rses(expression)]
+            others, total = 0, len(list(client.list_rses()))
+            with suppress(InvalidRSEExpression):  # Rucio refuses an expression that selects none
+                others = len(list(client.list_rses(f"*\\({expression})")))
+            if not names or len(names) + others != total:
+                raise ShortListError(
+                    f"it lists {len(names)} RSEs in {expression}, {others} others, {total} in all"
+                )
+            return names
+
+        return tuple(self.fetch_rse(name) for name in sorted(self._call(request)))
 
     def fetch_rse(self, name: str) -> Rse:
         """Fetch the description of one RSE.
@@ -238,9 +248,15 @@ class RucioClient:
         """Find the upload URLs of a few files at an RSE; none if it lacks the protocol."""
         options = {"protocol_domain": "wan", "operation": "write", "scheme": scheme}
         dids = [f"{self.scope}:{name}" for name in names]
-        with suppress(RucioNotFoundError):
-            urls = self._call(lambda client: client.lfns2pfns(rse, dids, **options))
+
+        def request(client: Any) -> list[str]:
+            urls = client.lfns2pfns(rse, dids, **options)
+            if lacking := {*dids} - {*urls}:
+                raise ShortListError(f"it has no URL for {min(lacking)} at {rse}")
             return [str(urls[did]) for did in dids]
+
+        with suppress(RucioNotFoundError):
+            return self._call(request)
         return []
 
     def register_replicas(self, rse: str, files: Iterable[DidFile]) -> None:
@@ -359,42 +375,33 @@ class RucioClient:
             RucioDeniedError: the RSE accepts no files now, or the quota is full.
         """
 
-        def request(client: Any) -> str:
-            rule_ids = client.add_replication_rule(
-                [{"scope": self.scope, "name": dataset}],
-                copies=1,
-                rse_expression=rse,
-                grouping="ALL",
-                lifetime=options.lifetime_s,
-                activity=options.activity,
-                comment=options.comment,
-                ignore_availability=False,
-            )
-            return str(rule_ids[0])
-
         try:
-            return self._call(request)
+            (rule_id,) = self._call(
+                lambda client: client.add_replication_rule(
+                    [{"scope": self.scope, "name": dataset}],
+                    copies=1,
+                    rse_expression=rse,
+                    grouping="ALL",
+                    lifetime=options.lifetime_s,
+                    activity=options.activity,
+                    comment=options.comment,
+                    ignore_availability=False,
+                )
+            )
+            return str(rule_id)
         except RucioDuplicateError as error:  # of an earlier try without answer, or another process
             rule_ids = {rule.expression: rule.id for rule in self.list_rules(dataset)}
             if rse not in rule_ids:
                 raise translate_error(ShortListError("no rule"), self._settings) from error
             return rule_ids[rse]
 
-    def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
-        """Set the end of a rule, in seconds from now.
+    def update_rule(self, rule_id: str, **options: float | None) -> None:
+        """Set the end of a rule by its ``lifetime`` from now, or retry a stuck one by ``boost_rule``.
 
         Raises:
             RucioDeniedError: this Rucio allows it to administrators only.
         """
-        self._call(lambda client: client.update_replication_rule(rule.id, {"lifetime": lifetime_s}))
-
-    def boost_rule(self, rule_id: str) -> None:
-        """Request an immediate retry of a stuck rule.
-
-        Raises:
-            RucioDeniedError: this Rucio allows it to administrators only.
-        """
-        self._call(lambda client: client.update_replication_rule(rule_id, {"boost_rule": True}))
+        self._call(lambda client: client.update_replication_rule(rule_id, options))
 
     def delete_rule(self, rule: ReplicationRule) -> None:
         """Delete a rule; Rucio may then remove replicas that no other rule holds.
@@ -454,7 +461,10 @@ class RucioClient:
             try:
                 # Keep the client's messages out of the command's output.
                 with redirect_stdout(sys.stderr):
-                    return request(self._client_with_current_token())
+                    client, token = self._client, self._login.read_token()
+                    if token:  # it may have been renewed
+                        client.auth_token = client.headers["X-Rucio-Auth-Token"] = token
+                    return request(client)
             except TreehammerError:
                 raise
             except Exception as error:  # raised by any of the client's libraries
@@ -466,13 +476,6 @@ class RucioClient:
                     raise translate_error(error, self._settings) from error
             self._sleep(pause)
         raise AssertionError  # the last pause is None
-
-    def _client_with_current_token(self) -> Any:
-        """Return the client after reading a token that may have been renewed."""
-        client, token = self._client, self._login.read_token()
-        if token:
-            client.auth_token = client.headers["X-Rucio-Auth-Token"] = token
-        return client
 
     def _explain_login(self, kind: str, message: str) -> ConfigError | None:
         """Explain an exception of Rucio's client by the credential, if it is the cause."""

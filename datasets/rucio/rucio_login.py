@@ -16,7 +16,6 @@ import os
 import re
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -178,20 +177,6 @@ class RucioLogin:
                 hint=f"Protect it: chmod 600 {self.private_key}",
             )
 
-    def check_account(self, requested: str, token_account: str) -> None:
-        """Check that a token is of the wanted account.
-
-        Raises:
-            ConfigError: Rucio admits another account with it.
-        """
-        if token_account != requested:
-            raise ConfigError(
-                f"Rucio does not let {requested} in with this token: it is of account {token_account}",
-                where=self.describe(),
-                hint=f"Use a token of {requested}, or account {token_account}: rucio_account in "
-                "treehammer.toml, RUCIO_ACCOUNT, or account in section [client].",
-            )
-
     def describe(self) -> str:
         """Describe where the credential is: the variable or key, and its file."""
         if self.key.isupper():
@@ -328,6 +313,10 @@ def _expand(path: str) -> str:
 CALL_TIMEOUT_S = 60
 #: End of the address at which the client would start a sign-in by a browser.
 _SIGN_IN_PATH = "/auth/oidc"
+#: Errors of the server's configuration that its client would take for its own, or cannot make.
+_SERVER_CONFIG_ERRORS = "Config|MissingClient|ClientProtocol|InvalidAlgorithm|PolicyPackage"
+#: JSON that no request is answered with.
+_JSON_VALUE = r"\s*(null|true|false|[-+.\dEe]+)\s*"
 #: Start of the headers with token and account.
 _SECRET_HEADERS = "x-rucio-"  # noqa: S105  # a prefix
 
@@ -348,6 +337,7 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
     """Open Rucio's client for an account.
 
     Raises:
+        ConfigError: Rucio admits another account with the token.
         Exception: any of Rucio's; the caller translates them.
     """
     from rucio.client.client import Client
@@ -394,7 +384,15 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
         sys.argv[0] = program_name  # the client shortens it
     if login.auth_type == OIDC and client.account:
         # Rucio takes the account of the token, whatever account is requested.
-        login.check_account(client.account, str(client.whoami()["account"]))
+        token_account = str(client.whoami()["account"])
+        if token_account != client.account:
+            raise ConfigError(
+                f"Rucio does not let {client.account} in with this token: it is of account "
+                f"{token_account}",
+                where=login.describe(),
+                hint=f"Use a token of {client.account}, or account {token_account}: rucio_account in "
+                "treehammer.toml, RUCIO_ACCOUNT, or account in section [client].",
+            )
     return client
 
 
@@ -404,15 +402,22 @@ def check_answer(answer: requests.Response) -> None:
     Raises:
         ServiceUnavailable: (of Rucio) The request was not carried out.
         ServerConnectionException: (of Rucio) It is unknown whether it was.
+        RucioException: (of Rucio) The server's configuration is wrong, and not this client's.
     """
-    from rucio.common.exception import ServerConnectionException, ServiceUnavailable
+    from rucio.common import exception as rucios
 
-    status, is_own = answer.status_code, "ExceptionClass" in answer.headers
-    if not is_own and status in (429, 503):
-        raise ServiceUnavailable(f"HTTP status {status}")
-    is_page = "html" in answer.headers.get("Content-Type", "") and "<" in answer.text
-    if not is_own and (status >= 500 or (answer.ok and is_page)):
-        raise ServerConnectionException(
+    status, kind = answer.status_code, answer.headers.get("ExceptionClass", "")
+    if not kind and status in (429, 503):
+        raise rucios.ServiceUnavailable(f"HTTP status {status}")
+    if re.match(_SERVER_CONFIG_ERRORS, kind):
+        raise rucios.RucioException(
+            f"HTTP status {status}, {kind}: {answer.headers.get('ExceptionMessage')}"
+        )
+    content = answer.headers.get("Content-Type", "")
+    is_page = answer.ok and "html" in content and "<" in answer.text
+    is_value = (not answer.ok or "/json" in content) and re.fullmatch(_JSON_VALUE, answer.text)
+    if not kind and (status >= 500 or is_page or is_value):
+        raise rucios.ServerConnectionException(
             f"HTTP status {status} without Rucio's reason: a proxy's, or the server's log has it"
         )
 
@@ -421,34 +426,11 @@ def make_session() -> requests.Session:
     """Make a session whose requests have a total deadline, and whose tokens stay at their server."""
     import requests
 
-    class TimedSession(requests.Session):
-        def rebuild_auth(
-            self, prepared_request: requests.PreparedRequest, response: requests.Response
-        ) -> None:
-            super().rebuild_auth(prepared_request, response)
-            if not same_origin(str(prepared_request.url), str(response.request.url)):
-                for header in list(prepared_request.headers):
-                    if header.lower().startswith(_SECRET_HEADERS):
-                        del prepared_request.headers[header]
-
-    session = TimedSession()
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _make_adapter())
-    return session
-
-
-def _make_adapter() -> requests.adapters.HTTPAdapter:
-    from requests.adapters import HTTPAdapter
-
-    class TimedAdapter(HTTPAdapter):
+    class TimedAdapter(requests.adapters.HTTPAdapter):
         """Adapter that gives each request, with its answer, the deadline of a transfer."""
 
-        def __init__(self) -> None:
-            self._current = threading.local()
-            super().__init__()
-
         def send(self, *arguments: Any, **options: Any) -> requests.Response:
-            self._current.deadline = Deadline.for_transfer()
+            self._deadline = Deadline.for_transfer()
             return super().send(*arguments, **options)
 
         def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
@@ -469,6 +451,19 @@ def _make_adapter() -> requests.adapters.HTTPAdapter:
             manager.pool_classes_by_scheme = pool_classes
 
         def _make_response(self, sock: Any, *arguments: Any, **options: Any) -> Any:
-            return make_timed_response(self._current.deadline, sock, *arguments, **options)
+            return make_timed_response(self._deadline, sock, *arguments, **options)
 
-    return TimedAdapter()
+    class TimedSession(requests.Session):
+        def rebuild_auth(
+            self, prepared_request: requests.PreparedRequest, response: requests.Response
+        ) -> None:
+            super().rebuild_auth(prepared_request, response)
+            if not same_origin(str(prepared_request.url), str(response.request.url)):
+                for header in list(prepared_request.headers):
+                    if header.lower().startswith(_SECRET_HEADERS):
+                        del prepared_request.headers[header]
+
+    session = TimedSession()
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, TimedAdapter())
+    return session

@@ -75,7 +75,7 @@ def _request_replica(
     status = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
     if rule is not None:
         with suppress(RucioDeniedError):  # the rule keeps its end
-            rucio.extend_rule(rule, options.lifetime_s)
+            rucio.update_rule(rule.id, lifetime=options.lifetime_s)
         return replace(status, rule_id=rule.id)
     try:
         rule_id = rucio.add_rule(rucio.names.dataset(manifest.name), rse.name, options)
@@ -173,4 +173,4 @@ def _boost_stuck(
             continue
         boosts[status.rule_id] = (now + pause, 2 * pause)
         with suppress(RucioDeniedError):
-            rucio.boost_rule(status.rule_id)
+            rucio.update_rule(status.rule_id, boost_rule=True)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock, PropertyMock
+from unittest.mock import MagicMock
 
 import pytest
 import requests
@@ -215,6 +215,7 @@ class Server:
         self.replicas: dict[str, dict[str, Any]] = {}
         self.refusal: Exception | None = None
         self.kind, self.is_open = "DATASET", False
+        self.rses = {"tier=2": "AB", "*\\(tier=2)": "C", None: "ABC", "*": "ABC"}
 
     def add_did(self, scope: str, name: str, did_type: str, dids: object = None) -> None:
         self.calls.append(f"{did_type} {name}")
@@ -284,6 +285,11 @@ class Server:
             self.check(file["name"], "FILE")
             self.replicas[file["name"]] = file
 
+    def list_rses(self, expression: str | None = None) -> list[dict[str, str]]:
+        if expression not in self.rses:
+            raise rucios.InvalidRSEExpression("it selects none")
+        return [{"rse": name} for name in self.rses[expression]]
+
     def get_local_account_usage(self, _account: str) -> list[dict[str, Any]]:
         return []
 
@@ -339,6 +345,7 @@ def upload(server: Server, manifest: Manifest, folder: Path, **names: str) -> st
 
 def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Path) -> None:
     assert upload(server, manifest, tmp_path, **NAMES) == "A"
+    assert DidNames("", "/s/{dataset}/{file}").file("{file}", "{dataset}") == "/s/{file}/{dataset}"
     assert server.datasets == {"/TreeHammer/my-set/USER"}
     assert set(server.replicas) == {
         f"/store/user/me/my-set/{name}" for name in ("a.bin", MANIFEST_NAME)
@@ -430,20 +437,47 @@ def test_lost_answers_are_found_out(server: Server, tmp_path: Path) -> None:
     rucio = make_rucio(server, tmp_path).rucio
     server.datasets.add("my-set")
     server.is_open = True
+    register(server, "of-others", b"", scope="others")
+    assert rucio.list_files("my-set") == {}
     rucio.close_dataset("my-set")
     assert rucio.add_rule("my-set", "A", RuleOptions(None, "", "")) == "r2"
     with pytest.raises(RucioSilentError, match="no whole answer: no rule"):
         rucio.add_rule("my-set", "B", RuleOptions(None, "", ""))
-    vars(server)["list_rses"] = lambda _: []
-    with pytest.raises(RucioSilentError, match="no whole answer: no RSE"):
-        rucio.find_rses("tier=2")
     vars(server).update(is_open=True, set_status=MagicMock(side_effect=rucios.AccessDenied))
     with pytest.raises(RucioDeniedError):
         rucio.close_dataset("my-set")
+    vars(server)["lfns2pfns"] = lambda *_, **__: {"cms:f": "https://a/f"}
+    with pytest.raises(RucioSilentError, match="no URL for cms:g at A"):
+        rucio.find_upload_urls("A", ["f", "g"], "https")
     race = rucios.RucioException("duplicate key value violates unique constraint: another process")
     vars(server)["add_replicas"] = registration = MagicMock(side_effect=[race, None])
     rucio.register_replicas("A", [])
     assert registration.call_count == 2
+
+
+@pytest.mark.parametrize("cut", ["tier=2", "*\\(tier=2)", None])
+def test_list_of_rses_that_is_cut_between_rows_is_noticed(
+    server: Server, tmp_path: Path, cut: str | None
+) -> None:
+    rucio = make_rucio(server, tmp_path).rucio
+    vars(rucio)["fetch_rse"] = fetch_rse = MagicMock()
+    rucio.find_rses("tier=2")
+    rucio.find_rses("*")
+    assert "".join(call.args[0] for call in fetch_rse.call_args_list) == "ABABC"
+    server.rses[cut] = server.rses[cut][:-1]
+    with pytest.raises(RucioSilentError, match=r"no whole answer: it lists \d RSEs in tier=2, "):
+        rucio.find_rses("tier=2")
+
+
+def test_dataset_that_another_process_closes_has_all_files_or_is_refused(
+    server: Server, manifest: Manifest, tmp_path: Path
+) -> None:
+    vars(server)["add_files_to_datasets"] = MagicMock(side_effect=rucios.UnsupportedOperation)
+    assert upload(server, manifest, tmp_path, **NAMES) == "A"
+    empty = {"type": "DATASET", "open": True, "length": 0}
+    vars(server).update(list_files=lambda *_: [], get_did=lambda *_, **__: empty)
+    with pytest.raises(RucioDeniedError):
+        upload(server, manifest, tmp_path, **NAMES)
 
 
 @pytest.mark.parametrize(
@@ -475,6 +509,10 @@ PAGE = {"Content-Type": "text/html; charset=utf-8"}
         (429, {}, "", rucios.ServiceUnavailable),
         (200, {}, '{"reason": "<html>"}', None),
         (201, PAGE, "Created", None),
+        (200, {"Content-Type": "application/json"}, "null", rucios.ServerConnectionException),
+        (404, {}, " -1.5\n", rucios.ServerConnectionException),
+        (500, {"ExceptionClass": "ConfigNotFound"}, "", rucios.RucioException),
+        (500, {"ExceptionClass": "PolicyPackageVersionError"}, "", rucios.RucioException),
         (503, {"ExceptionClass": "DatabaseException"}, "", None),
     ],
 )
@@ -507,20 +545,9 @@ def test_md5_identifies_files_without_adler32(
     register(server, "my-set.a.bin", UPLOADED_CONTENT, md5=hashlib.md5(b"other").hexdigest())
     with pytest.raises(DatasetError, match="is another file: 10 bytes with md5"):
         upload(server, manifest, tmp_path)
-
-
-def test_file_without_checksum_cannot_be_verified(
-    server: Server, manifest: Manifest, tmp_path: Path
-) -> None:
-    server.patterns = {}
-    register(server, "my-set.manifest.json", manifest.to_json().encode())
-    server.datasets.add("my-set")
+    register(server, "my-set.manifest.json", text)
     with pytest.raises(CatalogueError, match="without a checksum, and cannot be verified"):
-        make_rucio(server, tmp_path).manifest("my-set")
-
-
-def test_names_contain_their_parts_literally() -> None:
-    assert DidNames("", "/s/{dataset}/{file}").file("{file}", "{dataset}") == "/s/{file}/{dataset}"
+        make_rucio(server, tmp_path / "other").manifest("my-set")
 
 
 @pytest.mark.parametrize(
@@ -561,7 +588,7 @@ class Played:
             raise RucioNotFoundError(f"no rule {rule_id}")
         return answer
 
-    def boost_rule(self, rule_id: str) -> None:
+    def update_rule(self, rule_id: str, *, boost_rule: bool) -> None:
         if not self.may_boost:
             raise RucioDeniedError("not you")
         self.boosts.append(self.now)
@@ -618,14 +645,11 @@ def test_stuck_rule_does_not_block_others() -> None:
     assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
-)
-def test_suspended_rules_are_stuck(state: str, reason: str) -> None:
-    looks = Played(replace(RULE, state=state)).follow()
-    assert looks[-1][0].state == STUCK
-    assert reason in looks[-1][0].reason
+@pytest.mark.parametrize("state", ["WAITING_APPROVAL", "SUSPENDED"])
+def test_suspended_rules_are_stuck(state: str) -> None:
+    ((look,), *_) = Played(replace(RULE, state=state)).follow()
+    assert look.state == STUCK
+    assert look.reason == f"the rule is {state.lower().replace('_', ' for ')}"
 
 
 def test_parse_rule_converts_row() -> None:
@@ -654,15 +678,13 @@ def test_rucio_exceptions_are_translated(
     assert translate_error(unknown, settings) is unknown
 
 
-def test_transient_errors_are_retried(tmp_path: Path) -> None:
-    waited: list[float] = []
-    settings = config.load_settings({"cache_dir": tmp_path}, environ={})
-    rucio = RucioClient(settings, sleep=waited.append)
-    vars(rucio)["_client"] = client = MagicMock()
-    answers = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), "me"]
-    type(client).account = PropertyMock(side_effect=answers)
-    assert rucio.account == "me"
-    assert waited == [1.0, 4.0]
+def test_transient_errors_are_retried(server: Server, tmp_path: Path) -> None:
+    rucio = make_rucio(server, tmp_path).rucio
+    vars(rucio)["_sleep"] = sleep = MagicMock()
+    answers = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), []]
+    vars(server)["get_local_account_usage"] = MagicMock(side_effect=answers)
+    assert rucio.list_quotas() == {}
+    assert [call.args for call in sleep.call_args_list] == [(1.0,), (4.0,)]
 
 
 def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -675,11 +697,6 @@ def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered: list[tuple[str, list[str]]] = []
-
-    def register(rse: str, files: list[DidFile]) -> None:
-        registered.append((rse, [file.name for file in files]))
-
     def write_file(_file: DidFile, _path: Path, url: str, _advance: object) -> bool:
         if url == "A/two":
             raise CatalogueError("the disk is full")
@@ -688,17 +705,17 @@ def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rucio_upload, "_write_file", write_file)
     missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
     through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
-    stand_in = SimpleNamespace(register_replicas=register)
-    stand_in.list_quotas = lambda: {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
-    stand_in.find_upload_urls = lambda rse, names, _: [f"{rse}/{name}" for name in names]
-    rucio = cast(RucioClient, stand_in)
-    bars = MagicMock()
+    rucio, bars = MagicMock(), MagicMock()
+    rucio.list_quotas.return_value = {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
+    rucio.find_upload_urls = lambda rse, names, _: [f"{rse}/{name}" for name in names]
     assert rucio_upload._upload_files(missing, through, rucio, bars) == "B"
     assert [call.args for call in bars.call_args_list] == [
         ("Writing to A (files)", 3),
         ("Writing to B (files)", 2),
     ], "bytes of small files say nothing of the remaining time"
-    assert registered == [("A", ["one"]), ("B", ["two", "three"])]
+    calls = [call.args for call in rucio.register_replicas.call_args_list]
+    registered = {rse: [file.name for file in files] for rse, files in calls}
+    assert registered == {"A": ["one"], "B": ["two", "three"]}
     with pytest.raises(CatalogueError) as refused:
         rucio_upload._upload_files(missing, through[:3], rucio, no_progress)
     assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [

@@ -333,41 +333,31 @@ def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
 
+LACKING = RucioPlacement({}, {("A", "root", "tiny"): "not yet"})
+
+
 @pytest.mark.parametrize(
-    ("timeout_s", "max_checks", "lacking"), [(0.0, 1, 1), (60.0, 3, 0), (0.05, 6, 1)]
+    ("timeout_s", "answers"),
+    [
+        (0.0, [LACKING]),
+        (60.0, [LACKING, CatalogueError("does not answer"), NO_RUCIO_PLACEMENT]),
+        (0.05, [LACKING] * 6),
+    ],
 )
 def test_missing_replicas_are_awaited_until_timeout(
-    placed_manifest: Manifest,
-    monkeypatch: pytest.MonkeyPatch,
-    timeout_s: float,
-    max_checks: int,
-    lacking: int,
+    placed_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, timeout_s: float, answers: list[Any]
 ) -> None:
-    """With the long timeout, Rucio is down at the second check, and the third one succeeds."""
-    checks: list[RucioPlacement] = []
-
-    def check_once(*_: object) -> RucioPlacement:
-        is_found = len(checks) == 2 and not lacking
-        checks.append(RucioPlacement({}, {} if is_found else {("A", "root", "tiny"): "not yet"}))
-        if len(checks) == 2 and not lacking:
-            raise CatalogueError("does not answer")
-        return checks[-1]
-
-    monkeypatch.setattr(rucio_placement, "_find_once", check_once)
+    monkeypatch.setattr(rucio_placement, "_find_once", MagicMock(side_effect=answers))
     monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
-    placement = find_placement(
-        [placed_manifest], [DoorAccess(SITE_A, SITE_A, ROOT)], MagicMock(), timeout_s=timeout_s
-    )
-    assert len(placement.lacking) == lacking
-    assert len(checks) <= max_checks
-    assert len(checks) == max_checks or timeout_s == 0.05
+    access = DoorAccess(SITE_A, SITE_A, ROOT)
+    placement = find_placement([placed_manifest], [access], MagicMock(), timeout_s=timeout_s)
+    assert placement == answers[-1]
 
 
 def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
     door = Door(name="root", protocol="root", prefix="root://a//d")
-    site = Site(name="A", batch="htcondor@p", doors=(door,))
-    placement = find_placement([placed_manifest], [DoorAccess(site, site, door)], MagicMock())
-    assert placement is NO_RUCIO_PLACEMENT
+    access = DoorAccess(SITE_A, SITE_A, door)
+    assert find_placement([placed_manifest], [access], MagicMock()) is NO_RUCIO_PLACEMENT
 
 
 def test_plan_uses_placement_and_notes_skipped_doors(
