@@ -152,7 +152,7 @@ def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[st
         ("folder", catalogue.folder(manifest.name)),
         ("hash", manifest.hash),
         *(
-            (key, _format_origin_value(value))
+            (key.replace("_", " "), _format_origin_value(value))
             for key, value in manifest.origin.items()
             # Names of branches are for programs; a reason is as long as a line.
             if key not in ("source", BRANCHES, UNREADABLE_BRANCHES, MISSING_BRANCHES, OTHER_LENGTHS)

@@ -354,7 +354,8 @@ def _is_day(text: str) -> bool:
 
 
 _EXCLUDED_NOTE = (
-    "Failed, implausible and unsupported executions are counted in the table, but never averaged."
+    "Failed, implausible and unsupported executions are counted in the table, but never averaged; n "
+    "counts the good ones with this metric: those in paired mode have no CPU efficiency of jobs."
 )
 
 
@@ -424,7 +425,8 @@ def explain_empty_figure(query: ExploreQuery, points: Sequence[FigurePoint]) -> 
 
 _GROUP_CAPTIONS: Mapping[str, str] = {
     View.HEATMAP: "Each cell is the mean over the executions of a group, colored by its difference from the "
-    "median of its row, unless means are zero or negative; cells without good executions are empty.",
+    "median of its row, but by itself in a single column, or where a mean is zero or negative; cells "
+    "without good executions are empty.",
     View.RELATIVE: "Each kind of work (test, variant, ROOT release, dataset, protocol) is compared with the "
     "median over all sites of its means in these days, and counts once. Points and works are fitted "
     "together, so another mix of work is no change; points that share no work are not connected. "
