@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
@@ -26,6 +26,7 @@ from treehammer.analysis.statistics.sample import (
     Sample,
     comparison_key,
     find_varying_axes,
+    unify_hosts,
 )
 from treehammer.analysis.statistics.verdict import attach_to_series
 from treehammer.collectors.job_spec import TIMED
@@ -398,6 +399,8 @@ class PhaseChange:
         return self.low > 0 or self.high < 0
 
 
+#: Executions of sides A and B in one round.
+_Pairs = list[tuple[DetailedSample, DetailedSample]]
 #: Numbers of a change in the evidence of its series, in the order of its fields.
 _STORED_FIELDS = attrgetter("a_s", "b_s", "change", "low", "high", "pairs")
 
@@ -414,50 +417,47 @@ def compare_phases(
         sample = item.sample
         pair = series[sides.identify(sample)][sample.job_id, sample.attempt, sample.round]
         pair[sides.is_b(sample)] = item
-    measured: list[tuple[PhaseChange, Estimate]] = []
+    measured: list[tuple[_Pairs, str, Estimate]] = []
     for rounds in series.values():
         pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
-        measured += _compare_pairs(pairs, sides)
-    tests = adjust_benjamini_hochberg([estimate.p for _, estimate in measured])
+        for phase in PHASES:
+            if (estimate := _estimate_change(pairs, phase)) is not None:
+                measured.append((pairs, phase, estimate))
+    tests = adjust_benjamini_hochberg([estimate.p for *_, estimate in measured])
     changes = []
-    for (change, estimate), test in zip(measured, tests, strict=True):
+    for (pairs, phase, estimate), test in zip(measured, tests, strict=True):
+        first = pairs[0][0].sample
+        key, site = sides.identify(first)
         low, high = estimate.interval(test.level)
-        changes.append(replace(change, low=low, high=high))
+        changes.append(
+            PhaseChange(
+                site=site,
+                label=sides.label(first),
+                phase=phase,
+                a_s=fmean(a.phases[phase] for a, _ in pairs),
+                b_s=fmean(b.phases[phase] for _, b in pairs),
+                change=estimate.mean,
+                low=low,
+                high=high,
+                pairs=len(pairs),
+                comparison_key=key,
+            )
+        )
     return sorted(changes, key=lambda change: (change.label, change.site))
 
 
-def _compare_pairs(
-    pairs: Sequence[tuple[DetailedSample, DetailedSample]], sides: _Sides
-) -> Iterator[tuple[PhaseChange, Estimate]]:
-    """Estimate the phases of one series over the units of its verdict: launches or jobs, by host."""
-    for name in PHASES:
-        if not all(name in side.phases for pair in pairs for side in pair):
-            continue
-        hosts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for a, b in pairs:
-            is_launch = a.sample.launch_ratios or b.sample.launch_ratios
-            unit = b.sample.measurement_id if is_launch else b.sample.job_id
-            share = (b.phases[name] - a.phases[name]) / a.loop_s
-            hosts[a.sample.machine or a.sample.host][unit].append(share)
-        by_host = {host: [*map(fmean, units.values())] for host, units in hosts.items()}
-        estimate = estimate_over_hosts(by_host)
-        if estimate is None:
-            continue
-        first = pairs[0][0].sample
-        key, site = sides.identify(first)
-        change = PhaseChange(
-            site=site,
-            label=sides.label(first),
-            phase=name,
-            a_s=fmean(a.phases[name] for a, _ in pairs),
-            b_s=fmean(b.phases[name] for _, b in pairs),
-            change=estimate.mean,
-            low=estimate.mean,
-            high=estimate.mean,
-            pairs=len(pairs),
-            comparison_key=key,
-        )
-        yield change, estimate
+def _estimate_change(pairs: _Pairs, phase: str) -> Estimate | None:
+    """Estimate the change of a phase over the units of its series' verdict: launches or jobs, by host."""
+    if not all(phase in side.phases for pair in pairs for side in pair):
+        return None
+    hosts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (a, b), sample in zip(pairs, unify_hosts(a.sample for a, _ in pairs), strict=True):
+        is_launch = a.sample.launch_ratios or b.sample.launch_ratios
+        unit = b.sample.measurement_id if is_launch else b.sample.job_id
+        hosts[sample.host][unit].append((b.phases[phase] - a.phases[phase]) / a.loop_s)
+    return estimate_over_hosts(
+        {host: [*map(fmean, units.values())] for host, units in hosts.items()}
+    )
 
 
 def attach_phases(

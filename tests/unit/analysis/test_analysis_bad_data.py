@@ -197,14 +197,6 @@ def test_series_without_values_is_listed() -> None:
     assert verdicts == {("branches=50%", "not enough data"), ("branches=100%", "same")}
 
 
-def test_duplicate_measurements_count_once() -> None:
-    samples = SimulatedCampaign(effect=0.06).samples()
-    once, twice = ask(samples), ask(samples + samples)
-    for single, double in zip(once.verdicts, twice.verdicts, strict=True):
-        assert (double.verdict, double.jobs) == (single.verdict, single.jobs)
-        assert double.effect == pytest.approx(single.effect)
-
-
 def test_failed_execution_does_not_define_build() -> None:
     samples = SimulatedCampaign(effect=0.06).samples()
     other = build(lambda s: s.job_id.endswith("-1"), root_compiler="clang18")(samples)

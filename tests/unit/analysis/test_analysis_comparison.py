@@ -347,16 +347,10 @@ def test_slow_site_is_set_apart(sites: int) -> None:
     assert sentence.endswith("than the other sites, which points at that site")
 
 
-def test_slow_variant_is_attributed_to_release() -> None:
-    (sentence,) = attribute_rows(ask(slow_down(BOTH.samples(), branches=0.5)).verdicts)
-    points_at = "which points at the release: 50 % of the branches"
-    assert sentence == f"CPU and wall: slower over the sites, {points_at}"
-
-
 def test_release_and_site_are_separated() -> None:
     samples = slow_down(BOTH.samples(), branches=0.5)
     first, second = attribute_rows(ask(slow_down(samples, site="C")).verdicts)
-    assert "slower at the other sites, which points at the release: 50 % of the branches" in first
+    assert first.endswith("other sites, which points at the release: 50 % of the branches")
     assert second.endswith("than the other sites, which points at that site")
     assert "C is 9.8 % slower" in second
 

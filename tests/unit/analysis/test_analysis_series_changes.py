@@ -11,7 +11,6 @@ import pytest
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.comparison_output import describe_comparisons
-from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_samples,
@@ -336,7 +335,6 @@ def test_numbers_are_written_with_their_sign() -> None:
     assert format_change(-0.0019) == "−0.19 %"
     assert format_count(400_873.4) == "400,873"
     assert format_count(-798.2, signed=True) == "−798"
-    assert "not time" in instruction_changes.NOT_TIME
 
 
 def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:
@@ -369,12 +367,18 @@ def measure_rows(
     return measured
 
 
+def edit_sample(item: DetailedSample, **values: Any) -> DetailedSample:
+    return replace(item, sample=replace(item.sample, **values))
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_changed_phase_is_named(phase: str) -> None:
     changes = compare_phases(measure_rows({phase: 0.05}), "root", A, B)
     assert [change.phase for change in changes] == list(PHASES)
     certain = {item.phase: round(item.change, 2) for item in changes if item.is_certain}
     assert certain == {phase: 0.05}
+    every = compare_phases(measure_rows(dict.fromkeys(PHASES, 0.05)), "root", A, B)
+    assert changes[0].high - changes[0].low > every[0].high - every[0].low, "one of four is certain"
     (sentence,) = describe_phases(changes)
     assert f"% of the loop's CPU: {phase} +5." in sentence or f"{phase} +4.9" in sentence
     assert "no certain change of" in sentence
@@ -391,7 +395,16 @@ def test_equal_sides_and_two_of_four_hosts_have_no_certain_change() -> None:
     mixed = [b if b.sample.host[-1] in "12" else a for a, b in zip(equal, slower, strict=True)]
     changes = [compare_phases(measured, "root", A, B) for measured in (equal, mixed)]
     assert [*map(describe_phases, changes)] == [[], []]
-    assert compare_phases(equal[:4], "root", A, B) == [], "two pairs have no interval"
+    assert compare_phases(equal[:8], "root", A, B) == [], "two jobs have no interval"
+    for side in (A, B):  # each launch counts, on whichever side it recorded its ratio
+        ratios: dict[Any, Mapping[str, float]] = {side: {"cpu": 0.1}}
+        launches = [
+            edit_sample(item, launch_ratios=ratios.get(item.sample.axis_value("root"), {}))
+            for item in equal[:8]
+        ]
+        assert len(compare_phases(launches, "root", A, B)) == len(PHASES)
+    pods = [edit_sample(item, machine=item.sample.host, host=item.sample.job_id) for item in equal]
+    assert compare_phases(pods, "root", A, B) == compare_phases(equal, "root", A, B)
 
 
 def test_unknown_phases_are_left_out() -> None:
