@@ -8,9 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from treehammer.analysis.descriptive.efficiency_diagnosis import select_usable
+from treehammer.analysis.statistics.distributions import student_quantile
+from treehammer.analysis.statistics.verdict import ALPHA, MIN_JOBS
 from treehammer.collectors.job_spec import (
     BANDWIDTH_AXIS,
     LATENCY_AXIS,
@@ -25,6 +28,7 @@ from treehammer.collectors.worker.distance import LINK, NETEM
 from treehammer.datasets.manifest import RNTUPLE, TTREE
 from treehammer.hctests.definition.model import parse_axes
 from treehammer.prediction.read_model import (
+    COVERAGE,
     PROXY_BYTES_PER_S,
     TRIP_EXTRA_S,
     Distance,
@@ -105,7 +109,7 @@ class MeasuredRead:
         row: values that all executions share, and medians of numbers.
         axes: the variant.
         wall_s: of one pass, from opening to closing its files.
-        spread_s: standard deviation of the wall time between passes and executions.
+        spread_s: of the wall time of a further pass, of which :data:`COVERAGE` are half of an interval.
     """
 
     row: Row
@@ -279,11 +283,22 @@ def _build_read(rows: Sequence[Row]) -> MeasuredRead:
     newest = max(rows, key=lambda row: int(row["started_us"]))
     passes = [wall_s for row in rows for wall_s in _list_pass_walls(row)]
     walls = [math.fsum(row[f"{phase}_wall_s"] or 0.0 for phase in PASS_PHASES) for row in rows]
-    spread = statistics.stdev(passes) if len(passes) > 1 else 0.0
+    spread = _estimate_spread(passes)
+    if len(walls) >= MIN_JOBS:
+        spread = max(spread, _estimate_spread(walls))
     medians = {name: _find_median(rows, name) for name, value in newest.items() if is_number(value)}
     row = {**newest, **medians, "started_us": newest["started_us"]}
     axes = parse_axes(str(newest["variant"]))
     return MeasuredRead(row, axes, statistics.median(walls), spread)
+
+
+def _estimate_spread(walls: Sequence[float]) -> float:
+    """Estimate the spread of a further wall time; Student's quantile allows for few of them."""
+    count = len(walls)
+    if count < 2:
+        return 0.0
+    factor = math.sqrt(1 + 1 / count) * student_quantile(count - 1, ALPHA / 2)
+    return statistics.stdev(walls) * factor / COVERAGE
 
 
 def _find_median(rows: Sequence[Row], name: str) -> float:
@@ -293,5 +308,6 @@ def _find_median(rows: Sequence[Row], name: str) -> float:
 def _list_pass_walls(row: Row) -> list[float]:
     """List the wall time of each counted pass."""
     phases = [row[f"pass_{phase}_wall_s"] or () for phase in PASS_PHASES]
+    walls = [math.fsum(seconds) for seconds in zip_longest(*phases, fillvalue=0.0)]
     count = int(row["passes_counted"] or 0)
-    return [math.fsum(walls) for walls in zip(*phases, strict=False)][-count:] if count else []
+    return walls[-count:] if count else []

@@ -63,7 +63,7 @@ class ReadWork:
         rest_s: further waiting.
         calls_error: standard error of ``calls``; 0 where they were counted.
         trips_error: standard error of ``opening_trips``.
-        spread_s: standard deviation of the wall time between passes.
+        spread_s: spread of the wall time of a further pass.
     """
 
     cpu_s: float
