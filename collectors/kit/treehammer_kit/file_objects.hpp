@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -159,6 +160,27 @@ inline FriendTrees DetachFriends(TTree &tree)
    }
    friends->Delete();
    return found;
+}
+
+/// Friend trees that a data frame follows, which opens them with the tree.
+struct FollowedFriends {
+   std::vector<std::string> foreign; // all friends of a tree of which some lie in other files
+   std::vector<std::string> indexed; // the first entry is then read while the file is opened
+};
+
+/// Follow the friends of a tree, and of the friends that lie in its file.
+inline void FollowFriends(TDirectory &file, const FriendTrees &friends, std::set<std::string> &visited,
+                          FollowedFriends &followed)
+{
+   if (friends.in_other_files && followed.foreign.empty())
+      followed.foreign = friends.names;
+   for (const auto &name : friends.names) {
+      auto *tree = visited.insert(name).second ? file.Get<TTree>(name.c_str()) : nullptr;
+      if (tree && tree->GetTreeIndex())
+         followed.indexed.push_back(name);
+      if (tree)
+         FollowFriends(file, DetachFriends(*tree), visited, followed);
+   }
 }
 
 /// Read a tree without its friends, which are added to a list; null if it cannot be read.  Python opens

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -166,6 +167,15 @@ public:
 
    /// Whether RDataFrame finds the tree of this path; untimed.
    bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path, IsTree); }
+
+   /// List the friend trees that a data frame follows; untimed.
+   FollowedFriends FollowFriends() const
+   {
+      FollowedFriends followed;
+      std::set<std::string> visited;
+      treehammer::FollowFriends(*fFile, friends, visited, followed);
+      return followed;
+   }
 
    /// List the branches; untimed.
    std::vector<BranchInfo> Survey() const { return treehammer::Survey(current.tree); }

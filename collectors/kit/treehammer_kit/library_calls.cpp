@@ -98,6 +98,7 @@ std::string Json(const Clock &clock)
    return Json(Members().Add("wall", clock.wall).Add("user", clock.user).Add("sys", clock.sys));
 }
 std::string Json(const FriendTrees &friends);
+std::string Json(const FollowedFriends &followed);
 std::string Json(const BranchInfo &branch);
 #ifdef TREEHAMMER_NTUPLE
 std::string Json(const NTupleField &field);
@@ -121,7 +122,11 @@ Members &Members::Add(const char *name, const T &value)
 
 std::string Json(const FriendTrees &friends)
 {
-   return Json(Members().Add("names", friends.names).Add("in_other_files", friends.in_other_files));
+   return Json(Members().Add("names", friends.names));
+}
+std::string Json(const FollowedFriends &followed)
+{
+   return Json(Members().Add("foreign", followed.foreign).Add("indexed", followed.indexed));
 }
 std::string Json(const BranchInfo &branch)
 {
@@ -267,6 +272,7 @@ ReaderCalls<R> MakeReaderCalls()
    calls["IsFoundByDataFrame"] = [](R &reader, const Arguments &given) {
       return Json(reader.IsFoundByDataFrame(given.at(0)));
    };
+   calls["FollowFriends"] = [](R &reader, const Arguments &) { return Json(reader.FollowFriends()); };
    calls["ClusterEntries"] = [](R &reader, const Arguments &) { return Json(reader.ClusterEntries()); };
    calls["ChooseEvents"] = [](R &reader, const Arguments &given) {
       reader.ChooseEvents(std::stoll(given.at(0)), std::stod(given.at(1)), std::stoull(given.at(2)));

@@ -60,15 +60,12 @@ class NTuplePasses(ReadPasses):
     def _prepare(self, reader: Any, choice: BranchChoice) -> bool:
         return bool(reader.Prepare(choice.positions))
 
-    # All fields of an RNTuple have one length, and it has no friends.
+    # All fields of an RNTuple have one length.
 
     def _find_other_lengths(self, reader: Any, selected: Sequence[str]) -> Dict[str, int]:
         return {}
 
-    def _list_foreign_friends(self, reader: Any) -> List[str]:
-        return []
-
-    def _describe_content(self, reader: Any, url: str, selected: Sequence[str]) -> List[str]:
+    def _describe_content(self, *_: Any) -> List[str]:
         return []
 
     def _collect_figures(self, reader: Any) -> FileRead:

@@ -128,6 +128,9 @@ public:
    /// Whether RDataFrame finds the RNTuple of this path; untimed.
    bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path, IsNTuple); }
 
+   /// An RNTuple has no friends.
+   FollowedFriends FollowFriends() const { return {}; }
+
    /// List the fields that represent branches; untimed.
    std::vector<NTupleField> Survey() const { return NTupleFields(fReader->GetDescriptor()); }
 

@@ -48,7 +48,7 @@ class FileSurvey:
         other_lengths: entries of the columns, or of branches below them, that have other numbers of
             entries than the tree.
         has_plain_path: whether a data frame finds the tree by its path.
-        foreign_friends: friend trees, if some lie in other files.
+        foreign_friends: friend trees, if some lie in other files, of the tree or of a friend.
     """
 
     size: int
@@ -134,16 +134,17 @@ class ReadPasses:
         branches = list(reader.Survey())
         branch_names = [str(item.name) for item in branches]
         positions = [branch_names.index(name) for name in names if name in branch_names]
+        followed = reader.FollowFriends()
         survey = FileSurvey(
             size=int(reader.file_size),
             file_class=str(reader.file_class),
             zip_bytes=self._sum_zip_bytes(reader, positions),
             clusters=[int(entries) for entries in reader.ClusterEntries()],
             types={branch_names[item]: _list_types(branches[item]) for item in positions},
-            notes=self._describe_content(reader, url, names),
+            notes=self._describe_content(reader, url, names, followed.indexed),
             other_lengths=self._find_other_lengths(reader, names),
             has_plain_path=bool(reader.IsFoundByDataFrame(self._task.tree)),
-            foreign_friends=self._list_foreign_friends(reader),
+            foreign_friends=[str(name) for name in followed.foreign],
         )
         reader.Close()
         return survey
@@ -259,14 +260,14 @@ class ReadPasses:
             if str(item.first).partition("/")[0] in selected_names
         }
 
-    def _list_foreign_friends(self, reader: Any) -> List[str]:
-        """List friend trees if some lie in other files."""
-        friends = reader.friends
-        return [str(name) for name in friends.names] if friends.in_other_files else []
-
-    def _describe_content(self, reader: Any, url: str, selected: Sequence[str]) -> List[str]:
+    def _describe_content(
+        self, reader: Any, url: str, selected: Sequence[str], indexed_friends: Iterable[Any] = ()
+    ) -> List[str]:
         """Describe friends that are not read, and selected branches of other lengths."""
         notes = [f"the friend tree {name} is not read" for name in reader.friends.names]
+        notes += [
+            f"reads by the index of {name} at the opening do not count" for name in indexed_friends
+        ]
         lengths = self._find_other_lengths(reader, selected)
         total = int(reader.entries_total)
         examples = list(lengths.items())[:_MAX_NAMED_BRANCHES]

@@ -265,6 +265,9 @@ void write()
       chained.WriteTObject(tree, "T", "Overwrite");
       tree->SetEntries(1000000000000);
       chained.WriteTObject(tree, "counted");
+      auto *outer = fill("outer", 100);
+      outer->AddFriend("T");
+      outer->Write("", TObject::kOverwrite);
    }
    {
       TFile file("unfilled.root", "RECREATE");
@@ -291,7 +294,9 @@ void write()
    {
       TFile file("inside.root", "RECREATE");
       file.mkdir("sub")->cd();
-      fill("one of two", 400);
+      auto *indexed = fill("one of two", 400);
+      indexed->BuildIndex("x");
+      indexed->Write("", TObject::kOverwrite);
       file.cd();
       auto *tree = fill("T", 200);
       tree->AddFriend("sub/one of two;1");

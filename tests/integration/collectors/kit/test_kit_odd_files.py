@@ -68,11 +68,11 @@ def test_friends_are_not_read_and_named_in_the_record(read: Read) -> None:
     )
     message = read("friends.root", payload=RDF_READ).failure["message"]
     assert "opens the file of each friend tree (sub/inner, fr of elsewhere.root)" in message
-    message = read("chained.root", tree="T", payload=RDF_READ).failure["message"]
+    message = read("chained.root", tree="outer", payload=RDF_READ).failure["message"]
     assert "opens the file of each friend tree (fr)" in message
     inside = read("inside.root", payload=RDF_READ)
     assert inside.values["branches_selected"] == 2
-    assert "sub/one of two;1 is not read" in inside.values["content_notes"]
+    assert "reads by the index of sub/one of two;1" in inside.values["content_notes"]
 
 
 @pytest.mark.parametrize("payload", [None, RDF_READ])
@@ -201,13 +201,10 @@ def test_all_readers_read_the_same_of_odd_branches(read: Read) -> None:
     )
 
 
-def test_ambiguous_path_is_named(read: Read) -> None:
+def test_ambiguous_and_missing_paths_are_named(read: Read) -> None:
     for kind in ("timed", "checksum"):
         message = read("twice.root", tree="a/b", kind=kind).failure["message"]
         assert "the path 'a/b' means several objects" in message
-
-
-def test_missing_object_is_named_with_the_paths_in_folders(read: Read) -> None:
     message = read("names.root", tree="ped/iner").failure["message"]
     assert "did you mean 'ped/inner'?" in message
 
@@ -249,8 +246,6 @@ def test_file_names_are_no_patterns(read: Read, payload: Path | None) -> None:
     assert done.values["events_read"] == 400
 
 
-Run = Callable[..., Any]
-
 MAKER = Path(__file__).parents[3] / "helpers" / "datasets" / "codec_file.py"
 
 
@@ -258,7 +253,7 @@ MAKER = Path(__file__).parents[3] / "helpers" / "datasets" / "codec_file.py"
 def all_codecs(
     tmp_path_factory: pytest.TempPathFactory,
     latest_release: providers.SoftwareSetup,
-    run_script: Run,
+    run_script: Callable[..., None],
 ) -> Path:
     """A file below 100 kB with branches for each compression algorithm."""
     path = tmp_path_factory.mktemp("damage") / "codecs.root"
@@ -267,7 +262,7 @@ def all_codecs(
 
 
 def test_reported_error_fails_the_read(
-    release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run, tmp_path: Path
+    release: providers.SoftwareSetup, all_codecs: Path, run_payload: Read, tmp_path: Path
 ) -> None:
     """For a vector with fewer elements GetEntry reports an error and returns as usual."""
     content = bytearray(all_codecs.read_bytes())
@@ -286,7 +281,7 @@ def test_reported_error_fails_the_read(
 
 
 def test_changed_content_names_the_remedy(
-    release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run
+    release: providers.SoftwareSetup, all_codecs: Path, run_payload: Read
 ) -> None:
     done = run_payload(release, all_codecs, kind="checksum", adler32="00000001")
     failed = done.failure
