@@ -416,14 +416,14 @@ class ExecutionGroup:
 def _estimate_jobs(by_host: Mapping[str, Sequence[float]]) -> tuple[float, Estimate | None]:
     """Estimate the mean over jobs: from three hosts on by Student's t over hosts, else over the jobs.
 
-    Jobs on one host are not independent. Each host stands for the mean and the deviations of its jobs,
-    whose variance is the cluster-robust one.
+    Jobs on one host are not independent. Each host stands for what the mean loses without its jobs: the
+    jackknife's pseudovalues, whose variance is cluster-robust also where one host has most of the jobs.
     """
     units = [*chain.from_iterable(by_host.values())]
-    mean, share = math.fsum(units) / len(units), len(by_host) / len(units)
+    mean, jobs, others = math.fsum(units) / len(units), len(units), len(by_host) - 1
     if len(by_host) >= MIN_HOSTS:
         units = [
-            mean + share * math.fsum(value - mean for value in values)
+            mean + others / (jobs - len(values)) * math.fsum(value - mean for value in values)
             for values in by_host.values()
         ]
     scale = max(map(abs, units)) or 1.0  # no unit of a metric is too small for a spread

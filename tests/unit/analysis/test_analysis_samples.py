@@ -466,6 +466,10 @@ def test_jobs_of_one_host_are_no_independent_jobs_of_a_mean() -> None:
     assert mean.low is not None, "in any unit"
     assert mean == of_hosts.mean_over_jobs("rate")
     assert ratio == of_hosts.ratio_over_jobs(of_hosts, "rate")
+    # Four jobs of a and one of b and c each; without a host, the mean is 5.5, 4.4 or 4.2.
+    (uneven,) = group_executions([*rows[:5], rows[8]], lambda _: ())
+    low = vars(uneven.mean_over_jobs("rate"))["low"] * 1e14
+    assert low == pytest.approx(4.5 - 4.302653 * math.sqrt(2 / 3 * (0.8**2 + 0.3**2 + 0.5**2)))
 
 
 def test_unknown_hosts_are_not_counted() -> None:
