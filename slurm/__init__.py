@@ -15,6 +15,6 @@
           jobs/N/cancelled        exists once Treehammer cancelled it
 
 States come from ``squeue``, which knows ended jobs for some minutes (``MinJobAge``), then from ``sacct``
-where Slurm has an accounting database, and without one from the files of the job.  These tell its end
-and exit code, but not why Slurm ended it.
+where Slurm has an accounting database, and without one from the files of the job: its exit code, and in
+``slurm.out`` why Slurm ended it.
 """

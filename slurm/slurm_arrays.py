@@ -29,10 +29,10 @@ _FIELDS = (
 _ACCOUNTING_FIELDS = "JobID,State,ExitCode,Start,End,NodeList,JobName"
 #: Name, array and task of a job: after a crash, Slurm gives the number of an array again.
 TaskKey = tuple[str, int, int]
-#: State of a job that Slurm no longer knows, with the reasons that its files allow.
-FORGOTTEN = "FORGOTTEN"
-_REMOVED = "it left Slurm's queue without a file: it was removed before it started"
-_STOPPED = "it left no exit code, and Slurm no longer knows why it ended"
+#: Output of a job's script, Slurm's words there when it ends the job, and the state that they mean.
+_OUTPUT = "slurm.out"
+_END = re.compile(r"(?:CANCELLED AT \S+(?: DUE TO)?|Detected \d+) (oom|[A-Z]*)")
+_ENDS = {"TIME": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE": "NODE_FAIL", "oom": "OUT_OF_MEMORY"}
 _ARRAY_OPTION = re.compile(r"^#SBATCH --array=\S*%(\d+)$", re.MULTILINE)
 
 
@@ -118,16 +118,14 @@ def load_queue() -> dict[TaskKey, TaskRecord]:
 def load_accounting(arrays: Iterable[int]) -> dict[TaskKey, TaskRecord]:
     """Load the records of tasks from Slurm's accounting; empty if there is none."""
     jobs = ",".join(map(str, sorted(arrays)))
-    try:
-        text = run_command("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
-    except BatchError:
-        return {}
+    command = ("sacct", "-n", "-P", "-X", "-j", jobs, "-o", _ACCOUNTING_FIELDS)
     records = {}
-    for line in text.splitlines():
-        job, state, *fields, name = line.split("|", 6)
-        array, _, task = job.partition("_")
-        if task.isdigit():
-            records[name, int(array), int(task)] = _parse_record(state, "", *fields)
+    with suppress(BatchError):
+        for line in run_command(*command).splitlines():
+            job, state, *fields, name = line.split("|", 6)
+            array, _, task = job.partition("_")
+            if task.isdigit():
+                records[name, int(array), int(task)] = _parse_record(state, "", *fields)
     return records
 
 
@@ -169,7 +167,8 @@ class ArrayFolder(SubmissionFolder):
             "job-name": self.name,
             "array": f"0-{count - 1}{f'%{throttle[1]}' if throttle else ''}",
             "chdir": quote_option(self.path),
-            "output": "jobs/%a/slurm.out",
+            "output": f"jobs/%a/{_OUTPUT}",
+            "open-mode": "truncate",  # what it says of an earlier start is over
         }
         first, _, rest = _ARRAY_OPTION.sub("", text).partition("\n")
         lines = (f"#SBATCH --{name}={value}" for name, value in options.items())
@@ -202,18 +201,19 @@ def read_end(folder: ArrayFolder, task: int) -> TaskRecord | None:
     """Read the end of a job that Slurm no longer knows from its files; None without any."""
     sandboxes = folder.sandboxes(task)
     if not sandboxes:
-        removed = TaskRecord(FORGOTTEN, _REMOVED, None, 0, 0, "")
+        removed = TaskRecord("REMOVED", "", None, 0, 0, "")
         return removed if folder.job_folder(task).exists() else None
     number, sandbox = max(sandboxes.items())
-    node, code = sandbox / "node", sandbox / "exit_code"
+    node, code, output = sandbox / "node", sandbox / "exit_code", folder.job_folder(task) / _OUTPUT
     with suppress(OSError, ValueError):
         started_us = node.stat().st_mtime_ns // 1000
         host, restarts = node.read_text().split()[0], number - 1 - folder.previous_attempts
-        if not code.exists():
-            return TaskRecord(FORGOTTEN, _STOPPED, None, started_us, 0, host, restarts)
-        ended_us = code.stat().st_mtime_ns // 1000
-        exit_code = int(code.read_text())
-        return TaskRecord("COMPLETED", "", exit_code, started_us, ended_us, host, restarts)
+        ended_us = code.stat().st_mtime_ns // 1000 if code.exists() else 0
+        exit_code = int(code.read_text()) if ended_us else None
+        words = _END.search(output.read_text(errors="replace")) if output.exists() else None
+        state = "COMPLETED" if ended_us else "FORGOTTEN"
+        state = _ENDS.get(words[1], "CANCELLED") if words else state
+        return TaskRecord(state, "", exit_code, started_us, ended_us, host, restarts)
     return None
 
 

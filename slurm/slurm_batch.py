@@ -14,7 +14,6 @@ from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.slurm.slurm_arrays import (
-    FORGOTTEN,
     ArrayFolder,
     TaskRecord,
     load_accounting,
@@ -56,6 +55,9 @@ _STATES: Mapping[str, tuple[JobState, BatchEvent | None, str]] = {
     "PREEMPTED": (JobState.LOST, BatchEvent.EVICTED, "preempted by another job"),
     "NODE_FAIL": (JobState.LOST, BatchEvent.LOST, "its node failed"),
     "CANCELLED": (JobState.LOST, BatchEvent.LOST, "removed from the queue"),
+    # By its files, for one that Slurm no longer knows.
+    "REMOVED": (JobState.LOST, BatchEvent.LOST, "without a file: removed before it started"),
+    "FORGOTTEN": (JobState.LOST, BatchEvent.LOST, "Slurm no longer knows why it ended"),
 }
 _OTHER_END = (JobState.LOST, BatchEvent.LOST, "ended by Slurm")
 #: Jobs that one command names; the kernel limits the bytes of its arguments.
@@ -273,14 +275,12 @@ def _classify_record(
     if record.state == "FAILED" and not record.node:
         reason = f"Slurm did not start it ({record.reason or record.state})"
         return JobState.LOST, BatchEvent.SUBMISSION, reason
-    if is_cancelled and record.state in ("CANCELLED", FORGOTTEN):
-        return JobState.CANCELLED, None, "cancelled"
     state, event, reason = _STATES.get(record.state, _OTHER_END)
     if state is JobState.QUEUED and _is_held(record):
         return JobState.HELD, BatchEvent.HELD, ""
-    if state is JobState.LOST:
-        reason = record.reason if record.state == FORGOTTEN else f"{reason} ({record.state})"
-    return state, event, reason
+    if state is JobState.LOST and is_cancelled:
+        return JobState.CANCELLED, None, "cancelled"
+    return state, event, f"{reason} ({record.state})" if state is JobState.LOST else reason
 
 
 def _make_status(batch_id: str, folder: ArrayFolder, task: int, record: TaskRecord) -> JobStatus:

@@ -14,9 +14,10 @@ from slurm_cluster import PARTITION, run_slurm
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
+from treehammer.slurm.slurm_arrays import read_end
 from treehammer.slurm.slurm_batch import SlurmBatch
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import BatchEvent, JobDescription, JobStatus
+from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.submit.sites.site_model import Door, Site
 
 _SITES = """
@@ -35,6 +36,7 @@ _SCRIPT = """#!/bin/sh
 job=jobs/$SLURM_ARRAY_TASK_ID
 number=$(($(cat previous_attempts) + ${SLURM_RESTART_COUNT:-0} + 1))
 mkdir -p $job/output/attempt-$number
+echo $SLURMD_NODENAME $SLURM_ARRAY_JOB_ID >$job/output/attempt-$number/node
 read -r action <$job/inputs/job.json
 case $action-$number in
   fail-1) exit 3 ;;
@@ -89,7 +91,8 @@ def test_jobs_end_are_cancelled_removed_and_queued_again(tmp_path: Path) -> None
     ended = find_statuses()
     assert [ended[name].attempts[0].exit_code for name in ("fail", "killed")] == [3, -9]
     assert (ended["nap"].state, ended["nap2"].state) == (JobState.CANCELLED, JobState.LOST)
-    assert ended["nap2"].event is BatchEvent.LOST
+    (_, folder, _, task), *_ = batch.locate_all([ids["nap2"]])
+    assert getattr(read_end(folder, task), "state", "") == "CANCELLED", "Slurm's own words remain"
     attempt = ended["fail"].attempts[0]
     assert 0 < attempt.started_us <= attempt.ended_us
     assert attempt.host == "node1"

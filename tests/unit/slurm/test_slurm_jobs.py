@@ -130,6 +130,9 @@ def test_job_that_queue_forgot_is_found_in_accounting_or_its_files(slurm: SlurmA
     os.utime(sandbox / "node", (100, 100))
     assert "no longer knows why" in slurm.query_status(batch_id).reason
     (sandbox / "exit_code").write_text("3\n")
+    (folder / "slurm.out").write_text("*** CANCELLED AT 2026-12-01T00:48 DUE TO TIME LIMIT ***\n")
+    assert "over the time limit" in slurm.query_status(batch_id).reason
+    (folder / "slurm.out").write_text("prolog of the site\n")
     for accounting, answer in (
         (None, ("done", "", [1, 2], 3, 100, "n1")),
         ("FAILED|4:0|100|160|n2", ("done", "", [1, 2], 4, 100, "n2")),
