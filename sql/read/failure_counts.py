@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -39,8 +39,6 @@ MAX_MESSAGES = 50
 MAX_OTHER_CAMPAIGNS = 3
 #: Days that an execution may take; measurements are found by the day of their start.
 MAX_EXECUTION_DAYS = 3
-#: Number of the bad measurements of a group.
-_BAD_COUNT = sa.func.count(sa.case((is_bad(), measurement.c.subject_id)))
 
 
 @dataclass(frozen=True)
@@ -289,7 +287,7 @@ def load_host_counts(
 ) -> dict[str, Tally]:
     """Count the measurements of some tests at a site or storage by host."""
     node = dimension_tables["node"].c
-    conditions = (*_list_conditions(period, by, site), _is_assessed())
+    conditions = _list_conditions(period, by, site)
     counts: defaultdict[str, Tally] = defaultdict(Tally)
     with store.connection() as connection:
         by_node = _tally_tests(connection, measurement.c.node_id, tests, *conditions)
@@ -307,7 +305,7 @@ def _tally_tests(
 ) -> dict[int, Tally]:
     """Count the measurements of some tests by a column."""
     groups = (column, measurement.c.subject_id)
-    query = sa.select(*groups, _BAD_COUNT, sa.func.count()).where(*conditions).group_by(*groups)
+    query = _select_tallies(*groups).where(*conditions)
     test_of = load_subjects(connection).index_column("test_name")
     tallies: defaultdict[int, Tally] = defaultdict(Tally)
     for value, id_, bad, count in connection.execute(query):
@@ -349,9 +347,9 @@ def load_commit_counts(
         selection = _choose_campaigns(commit_of, set(campaign_ids))
         if not selection:
             return []
-        tallies = sa.select(*groups, _BAD_COUNT, sa.func.count()).group_by(*groups)
         site_of = load_subjects(connection).index_column("site")
-        for row in connection.execute(tallies.where(groups[0].in_(selection))):
+        tallies = _select_tallies(*groups).where(groups[0].in_(selection))
+        for row in connection.execute(tallies):
             by_site = counts[commit_of[row[0]]].by_site
             by_site[site_of[row[1]] or ""] += Tally(int(row[2]), int(row[3]))
     return [commit for commit in counts.values() if commit.by_site]
@@ -374,10 +372,10 @@ def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) ->
 
 
 def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:
-    """Return the place of each subject; a storage site that was not recorded is the job's site."""
+    """Return the place of each subject."""
     return {
-        id_: (site or "", storage or site or "", *(text or "" for text in place_texts))
-        for id_, site, storage, *place_texts in load_subjects(connection).select("id", *_PLACE)
+        id_: tuple(text or "" for text in place)
+        for id_, *place in load_subjects(connection).select("id", *_PLACE)
     }
 
 
@@ -470,6 +468,12 @@ def _list_conditions(period: Period, by: str, site: str) -> tuple[sa.ColumnEleme
     if period.is_whole:
         return is_own, measurement.c.day.between(*period.days)
     return is_own, *ended_within(period)
+
+
+def _select_tallies(*groups: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Build the query of groups with the numbers of their failed and of all measurements."""
+    bad_count = sa.func.count(sa.case((is_bad(), measurement.c.subject_id)))
+    return sa.select(*groups, bad_count, sa.func.count()).where(_is_assessed()).group_by(*groups)
 
 
 def _is_assessed() -> sa.ColumnElement[bool]:

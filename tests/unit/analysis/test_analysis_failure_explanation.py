@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from failure_story import SITES, TODAY, explain, run, run_everywhere
@@ -16,10 +17,12 @@ from treehammer.analysis.status.failure_causes import find_failure_cause
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record import node_needs
 from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.record.outcome import NOT_SUPPORTED
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.read.failure_counts import FailureSign, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 
 OLD, NEW = "c0ffee" * 6, "deadbeef" * 5
@@ -54,6 +57,8 @@ def add_commits(store: Store) -> None:
 def break_commit(store: Store) -> None:
     """Let the only test fail at most sites since a commit."""
     add_commits(store)
+    lack: dict[str, Any] = {"failure_kind": NOT_SUPPORTED, "campaign_id": OLD[:4]}
+    store.add(run(True, 7 + n, "stage-in", **lack) for n in range(5))
     store.add(
         run(place < 6, 13 + n, "payload", site=site, campaign_id=NEW[:4])
         for place, site in enumerate(SITES)
@@ -336,6 +341,10 @@ def test_failures_begin_with_the_first_of_the_failing_days(store: Store) -> None
     for day in range(-5, 1):
         store.add(run_everywhere(4, started_us=STORY_US + day * DAY_US, day=20260220))
         store.add(run(day > -3, 24 * day + n) for n in range(6))
+    for values in ({"failure_kind": NOT_SUPPORTED}, {"campaign_id": "withdrawn"}):
+        store.add(run(True, n - 72, "stage-in", **values) for n in range(9))
+    scope = ChangeScope(campaign_id="withdrawn")
+    store.apply_change(DatabaseChange("quarantine", scope, "me@here", 1, "x", "all"))
     assert ", since 2026-02-27" in explain(store).sentence
 
 

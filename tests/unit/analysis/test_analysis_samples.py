@@ -191,14 +191,6 @@ def test_incomplete_rounds_are_excluded_and_counted() -> None:
     assert left_out == {UNPAIRED_EXECUTION: 2}
 
 
-def test_pairs_require_the_same_attempt() -> None:
-    a, _ = sides((1.0, None), attempt=1)
-    _, b = sides((None, 2.0), attempt=2)
-    pairs, left_out = pair_jobs(a, b, CPU)
-    assert pairs == []
-    assert left_out == {UNPAIRED_EXECUTION: 2}
-
-
 def test_last_complete_attempt_counts() -> None:
     first, second = sides((1.0, 5.0), attempt=1), sides((1.0, 2.0), attempt=2)
     (pair,), left_out = pair_jobs(first[0] + second[0], first[1] + second[1], CPU)
@@ -228,11 +220,7 @@ def test_clean_executions_replace_dirty_ones() -> None:
     dirty = replace(a[0], dirty=True)
     kept_a, kept_b, left_out = drop_dirty([dirty, a[1]], b)
     assert (kept_a, kept_b, left_out) == ([a[1]], b, {DIRTY_TREE: 1})
-
-
-def test_dirty_executions_are_compared_without_clean_ones() -> None:
-    a, b = ([replace(sample, dirty=True) for sample in side] for side in sides((1.0, 1.0)))
-    assert drop_dirty(a, b) == (a, b, {})
+    assert drop_dirty([dirty], [dirty]) == ([dirty], [dirty], {}), "there are no clean ones"
 
 
 def test_unpaired_value_is_from_last_attempt() -> None:
@@ -264,12 +252,13 @@ def make_sample(round_: int, value: float, ratio: float | None, kind: str = "tim
 
 
 def test_effect_is_mean_of_recorded_ratios() -> None:
-    a = [make_sample(round_, 1.0, None) for round_ in (1, 2, 3)]
+    a = [replace(make_sample(round_, 1.0, None), loop_cpu_s=0.5) for round_ in (1, 2, 3)]
     b = [make_sample(round_, 1.5, ratio) for round_, ratio in ((1, 0.01), (2, 0.04), (3, None))]
     (pair,), left_out = pair_jobs(a, b, CPU_METRIC)
     assert pair.d == pytest.approx(0.025)
     assert pair.rounds == 2
-    assert (pair.a, pair.b) == (1.0, 1.5)  # as measured, whatever the effect
+    assert (pair.a, pair.b, pair.cpu_s) == (1.0, 1.5, 1.0)  # as measured, whatever the effect
+    assert pair_jobs(b, a, CPU_METRIC)[0][0].d == pytest.approx(-0.025)
     assert not left_out
 
 
@@ -442,7 +431,8 @@ def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_summary_counts_jobs_as_units() -> None:
-    rows = [row("a", 10.0), row("a", 12.0), row("a", 14.0), row("b", 14.0), row("c", 16.0)]
+    rows = [row("a", 10.0), row("a", 12.0), row("a", 14.0), row("c", 16.0)]
+    rows.append(row("b", 14.0, host="pod", machine="one"))
     (group,) = group_executions(rows, lambda _: ())
     assert group.job_values("rate") == {"one": [12.0, 14.0, 16.0]}
     figure = group.mean_over_jobs("rate")
@@ -476,6 +466,7 @@ def test_unknown_hosts_are_not_counted() -> None:
     rows = [row("a", 1.0), row("b", 1.0, host=None), row("c", 1.0, host=None)]
     (group,) = group_executions(rows, lambda _: ())
     assert (group.jobs, group.hosts) == (3, 1)
+    assert group.job_values("rate") == {"one": [1.0], "b": [1.0], "c": [1.0]}
 
 
 def test_last_attempt_of_a_job_counts() -> None:

@@ -232,6 +232,7 @@ def test_other_listings_are_refused(
         ("401", "401 Unauthorized: no such <thing>", "BEARER_TOKEN_FILE"),
         ("404", "404 Not Found: no such", "Place the dataset there"),
         ("405", "405 Method Not Allowed", "permit HEAD, GET with Range"),
+        ("501", "501 Not Implemented", "permit HEAD, GET with Range"),
         ("500", "500 Internal Server Error", "server's log"),
         ("429", "429 Too Many Requests", "fewer requests at once"),
         ("503", "503 Service Unavailable", "try again later"),
