@@ -153,9 +153,10 @@ def test_ordinary_users_have_the_figures_of_the_kernel() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
-def test_reads_are_recorded_in_a_folder_whose_name_has_a_space(tmp_path: Path) -> None:
+def test_folders_whose_name_has_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))  # of TMPDIR
     task = make_task(folder, command=f"/bin/cat {__file__}", record_reads=True)
     assert "file_reads_missing" not in perform(task).values
 

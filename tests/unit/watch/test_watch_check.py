@@ -10,6 +10,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -239,9 +240,7 @@ def test_states_of_a_service_are_read(service_url: str) -> None:
 
 
 def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise TypeError("unexpected\nthing")
-
+    fail = Mock(side_effect=TypeError("unexpected\nthing"))
     monkeypatch.setattr(watch_commands, "_load_states", fail)
     done = run_check(tmp_path, "--all")
     assert (done.exception, done.return_value) == (None, 3)

@@ -146,7 +146,8 @@ def perform_task(task: PayloadTask, report: PayloadReport) -> None:
     report.phase = "prepare"
     pipes = open_pipes()
     # The dynamic linker divides names of libraries at spaces and colons.
-    base = tempfile.gettempdir() if {*" :"} & {*os.getcwd()} else os.getcwd()
+    folders = (os.getcwd(), tempfile.gettempdir(), "/tmp")
+    base = next(folder for folder in folders if not {*" :"} & {*folder})
     with tempfile.TemporaryDirectory(prefix="treehammer-trace-", dir=base) as folder:
         runner = CommandRunner(task, folder)
         report.phase = "loop"
