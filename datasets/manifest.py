@@ -315,8 +315,8 @@ class Replica:
     path: str = ""
 
     def url_at_prefix(self, prefix: str) -> str:
-        """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
-        return f"{prefix.rstrip('/')}/{self.path}"
+        """Return its URL at a door that leads to the storage's prefix; '' if the path is unknown."""
+        return f"{prefix.rstrip('/')}/{self.path}" if self.path else ""
 
 
 #: Names of formats as people write them.

@@ -168,8 +168,10 @@ class RucioClient:
             writable=bool(description["availability_write"]),
             staging=bool(description.get("staging_area")),
             prefixes=tuple(
-                f"{protocol['scheme']}://{protocol['hostname']}:{protocol['port']}{protocol['prefix']}"
+                f"{protocol['scheme']}://{protocol['hostname']}{port}{protocol['prefix']}"
                 for protocol in description["protocols"]
+                # URLs of files, and of gfal with port 0, have none.
+                for port in (f":{protocol['port']}", "")
             ),
         )
 

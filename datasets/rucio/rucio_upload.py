@@ -101,16 +101,16 @@ def _list_expected_files(
     path = folder / MANIFEST_NAME
     manifest_did = names.file(name, MANIFEST_NAME)
     content = digest_file(path)
-    if manifest_did in attached:
-        if catalogue.manifest(name).hash != manifest.hash:
-            raise DatasetError(
-                f"{catalogue.rucio.scope}:{name} has other files than the dataset here",
-                where="Rucio",
-                hint="A dataset never changes: give this one another name.",
-            )
-        # Another machine may have written it with the same files.
-        return {manifest_did: (attached[manifest_did], path), **files}
-    return {manifest_did: (DidFile(manifest_did, content.size, content.adler32), path), **files}
+    manifest_file = DidFile(manifest_did, content.size, content.adler32)
+    # Another machine may have written it with the same files.
+    registered = attached.get(manifest_did, manifest_file)
+    if registered != manifest_file and catalogue.manifest(name).hash != manifest.hash:
+        raise DatasetError(
+            f"{catalogue.rucio.scope}:{name} has other files than the dataset here",
+            where="Rucio",
+            hint="A dataset never changes: give this one another name.",
+        )
+    return {manifest_did: (registered, path), **files}
 
 
 def _find_missing_files(

@@ -21,7 +21,7 @@ from treehammer.text_formatting import ProgressFactory, split_list
 #: Characters that occur only in RSE expressions.
 _OPERATORS = re.compile(r"[=&|\\()<>*]")
 #: Protocols for replicas without a door, in order of preference.
-_PROTOCOLS = ("root", "https", "http")
+_PROTOCOLS = ("root", "https", "http", "s3")
 
 
 def find_manifest(name: str, settings: Settings, catalogue: RucioCatalogue | None) -> Manifest:

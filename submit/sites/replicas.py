@@ -45,6 +45,8 @@ GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
     "size only",
     "not in catalogue",
 )
+#: Others may be copied now, or have URLs of other protocols.
+ABSENT_MESSAGE = "no available replica in the catalogue by its protocols"
 #: States from worst to best.  A door takes the worst state of its files.
 WORST_FIRST = (
     CORRUPT_STATE,
@@ -197,7 +199,7 @@ def _progress_bar(
 def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
     """Compare size and checksum from the door with the manifest."""
     if not replica.url:
-        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+        return ReplicaCheck(replica, ABSENT_STATE, ABSENT_MESSAGE)
     observed = doors.stat_file(replica.url, is_local=replica.is_local)
     if observed.failure:
         return ReplicaCheck(replica, observed.failure, observed.explanation)
@@ -212,7 +214,7 @@ def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
 def _check_by_reading(replica: ExpectedReplica, advance: ByteCallback) -> ReplicaCheck:
     """Read a file and compare its content with the manifest; repeat the read if it differs."""
     if not replica.url:
-        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+        return ReplicaCheck(replica, ABSENT_STATE, ABSENT_MESSAGE)
     observed = doors.read_file(replica.url, replica.file.size, advance, is_local=replica.is_local)
     if observed.failure:
         return ReplicaCheck(replica, observed.failure, observed.explanation)
@@ -339,7 +341,7 @@ def _find_good_url(
         if result.state in READABLE_STATES:
             return url, ""
         if number == 0:
-            reason = f"{url}: {result.state}, {result.message}"
+            reason = f"{url or replica.url}: {result.state}, {result.message}"
     return "", reason
 
 

@@ -42,7 +42,7 @@ from treehammer.datasets.rucio.rucio_conversions import (
     parse_rule,
     translate_error,
 )
-from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue, _path_below_prefix
 from treehammer.datasets.rucio.rucio_login import RucioLogin, check_answer, find_login, make_session
 from treehammer.datasets.rucio.rucio_replication import (
     COMPLETE,
@@ -214,7 +214,7 @@ class Server:
         self.datasets: set[str] = set()
         self.replicas: dict[str, dict[str, Any]] = {}
         self.refusal: Exception | None = None
-        self.kind, self.is_open = "DATASET", False
+        self.kind, self.is_open, self.rse_type = "DATASET", False, "DISK"
         self.rses = {"tier=2": "AB", "*\\(tier=2)": "C", None: "ABC", "*": "ABC"}
 
     def add_did(self, scope: str, name: str, did_type: str, dids: object = None) -> None:
@@ -262,7 +262,7 @@ class Server:
         return [
             {
                 **self.replicas[did["name"]],
-                "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": "DISK"}},
+                "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": self.rse_type}},
             }
             for did in dids
             if did["name"] in self.replicas
@@ -354,6 +354,23 @@ def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Pa
     assert upload(server, manifest, tmp_path, **NAMES) == ""
     for_both = [call for call in server.calls if call.endswith("of 2")]
     assert for_both[:4] == ["replicas of 2", "metadata of 2", "urls of 2", "registration at A of 2"]
+    server.rse_type = "TAPE"
+    elsewhere = make_rucio(server, tmp_path / "elsewhere", **NAMES)
+    assert upload_dataset(manifest, tmp_path / "set", elsewhere, THROUGH) == "A", (
+        "also a lost manifest"
+    )
+
+
+def test_paths_follow_the_prefix_of_a_storage(server: Server, tmp_path: Path) -> None:
+    protocols = [
+        {"scheme": scheme, "hostname": "h", "port": port, "prefix": "//d/"}
+        for scheme, port in (("file", 1), ("davs", 0), ("root", 1094))
+    ]
+    rse = {"rse_type": "DISK", "availability_write": True, "protocols": protocols}
+    vars(server).update(get_rse=lambda _: rse, list_rse_attributes=lambda _: {})
+    prefixes = make_rucio(server, tmp_path).rucio.fetch_rse("A").prefixes
+    for url in ("file://h//d/u/f", "davs://h//d/u/f", "root://h:1094//d/u/f"):
+        assert _path_below_prefix(url, prefixes) == "u/f"
 
 
 def test_many_files_take_one_request_per_thousand(server: Server, tmp_path: Path) -> None:
@@ -636,12 +653,8 @@ def test_denied_and_deleted_rules_end_polling() -> None:
 
 
 def test_stuck_rule_does_not_block_others() -> None:
-    class Both(Played):
-        def fetch_rule(self, rule_id: str) -> ReplicationRule:
-            return HUNG if rule_id == "r1" else super().fetch_rule(rule_id)
-
     other = replace(ASKED, rse="B_DATA", rule_id="r2")
-    looks = Both(RULE, RULE, OK).follow(ASKED, other, patience_s=0)
+    looks = Played(HUNG, RULE, HUNG, OK).follow(ASKED, other, patience_s=0)
     assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
 
 

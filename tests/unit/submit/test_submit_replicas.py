@@ -167,14 +167,11 @@ def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest)
 def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
     names = ("cache_dir", "data_dir", "sites_file")
     flags = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in names]
-    return CliRunner().invoke(cli, [*flags, "datasets", *words], standalone_mode=alone)
+    runner = CliRunner(env=dict.fromkeys(("RUCIO_CONFIG", "TREEHAMMER_RUCIO_CONFIG")))
+    return runner.invoke(cli, [*flags, "datasets", *words], standalone_mode=alone)
 
 
-def test_verify_exits_with_1_for_missing_file(
-    settings: config.Settings, storage: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RUCIO_CONFIG", raising=False)
-    monkeypatch.delenv("TREEHAMMER_RUCIO_CONFIG", raising=False)
+def test_verify_exits_with_1_for_missing_file(settings: config.Settings, storage: Path) -> None:
     done = run(settings, "verify", "made", "--sites", "NEAR", "--full")
     assert "made     NEAR  file  good   2 of 2" in done.output
     (storage / "made" / "two.root").unlink()
@@ -331,6 +328,7 @@ def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
     pinned = Door(name="pinned", protocol="root", prefix=prefix, rse="A_DISK")
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
+    assert Replica("A", "A_DISK", "f", A).url_at_prefix(prefix) == "", "its path is unknown"
 
 
 LACKING = RucioPlacement({}, {("A", "root", "tiny"): "not yet"})
@@ -352,12 +350,6 @@ def test_missing_replicas_are_awaited_until_timeout(
     access = DoorAccess(SITE_A, SITE_A, ROOT)
     placement = find_placement([placed_manifest], [access], MagicMock(), timeout_s=timeout_s)
     assert placement == answers[-1]
-
-
-def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
-    door = Door(name="root", protocol="root", prefix="root://a//d")
-    access = DoorAccess(SITE_A, SITE_A, door)
-    assert find_placement([placed_manifest], [access], MagicMock()) is NO_RUCIO_PLACEMENT
 
 
 def test_plan_uses_placement_and_notes_skipped_doors(
