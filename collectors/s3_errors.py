@@ -12,7 +12,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any, Dict, Mapping, NamedTuple, Optional
 
-from .xml_documents import XmlError, local_name, parse_xml
+from .xml_documents import BARE_AMPERSAND, XmlError, local_name, parse_xml
 
 #: Bytes of an error's body that are read.
 MAX_ERROR_BYTES = 20_000
@@ -251,7 +251,7 @@ def read_code(headers: Any, body: bytes) -> str:
 def read_fields(body: bytes) -> Dict[str, str]:
     """Read the texts of an error in XML or JSON, named in lower case; empty for others and a web page."""
     try:
-        root = parse_xml(body, is_cut=len(body) >= MAX_ERROR_BYTES)
+        root = parse_xml(BARE_AMPERSAND.sub(b"&amp;", body), is_cut=len(body) >= MAX_ERROR_BYTES)
     except XmlError:
         is_json = body.lstrip().startswith(b"{")
         texts = _JSON_TEXT.findall(body.decode(errors="replace")) if is_json else ()

@@ -10,9 +10,11 @@ from typing import Dict, Optional
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 _MAX_ELEMENTS, _MAX_DEPTH = 1_000_000, 50
+#: Bytes that XML does not permit where a server writes names as they are.
+BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\w+);)")
 
 
-class XmlError(ValueError):
+class XmlError(Exception):
     """XML that cannot be used; the message is a clause after the name of the document."""
 
 
@@ -35,8 +37,6 @@ def parse_xml(content: bytes, *, is_cut: bool = False) -> Element:
         parser.feed(content.lstrip())  # some servers write an empty line before it
         if not is_cut:
             parser.close()
-    except XmlError:
-        raise
     except (ParseError, LookupError, ValueError) as error:
         is_page = re.match(rb"\s*<(!doctype )?html\b", content, re.IGNORECASE)
         raise XmlError("is a web page" if is_page else f"is not valid XML: {error}") from error

@@ -34,7 +34,7 @@ from treehammer.collectors.s3_errors import KEYS_HINT, MAX_ERROR_BYTES, PLAIN_HT
 from treehammer.collectors.s3_signing import S3CredentialError, mask_signatures
 from treehammer.collectors.shared_files import read_document
 from treehammer.collectors.storage_access import find_scheme, make_tls_context
-from treehammer.collectors.xml_documents import XmlError, local_name, parse_xml
+from treehammer.collectors.xml_documents import BARE_AMPERSAND, XmlError, local_name, parse_xml
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -80,8 +80,7 @@ _METHOD_HINT = "The server must permit HEAD, GET with Range, and to write PUT an
 _HINTS_BY_STATUS |= dict.fromkeys((405, 501), _METHOD_HINT)
 #: Errors of OpenSSL on a certificate whose authority is unknown.
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
-#: Bytes that XML does not permit where a server writes names as they are, as ``&`` or Latin-1.
-_BARE_AMPERSAND = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\w+);)")
+#: Bytes that XML does not permit where a server writes names as they are, such as Latin-1.
 _UNESCAPED = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\xff]")
 #: Start of an element with a prefix, which not every server declares.
 _PREFIX = re.compile(rb"(</?)[\w.-]+:")
@@ -387,7 +386,7 @@ class HttpSession:
 
 def _repair_listing(content: bytes) -> bytes:
     """Escape characters of names that XML does not permit, and leave out prefixes of namespaces."""
-    content = _PREFIX.sub(rb"\1", _BARE_AMPERSAND.sub(b"&amp;", content))
+    content = _PREFIX.sub(rb"\1", BARE_AMPERSAND.sub(b"&amp;", content))
     return _UNESCAPED.sub(lambda match: b"%%%02X" % ord(match[0]), content)
 
 

@@ -270,7 +270,7 @@ def test_texts_of_stores_say_more_than_their_codes() -> None:
     texts = ("Forbidden: No such key: GK31c2", "Forbidden: Invalid signature")
     unknown, wrong = (read(403, "AccessDenied", text).cause.remedy for text in texts)
     assert ("aws_access_key_id" in unknown, "aws_secret_access_key" in wrong) == (True, True)
-    nested = b"\n<?xml version='1.0'?><R><E><error><code>ExpiredToken</code></error></E></R>"
+    nested = b"\n<?xml version='1.0'?><R><E><key>a&b</key><code>ExpiredToken</code></E></R>"
     for body in (nested, b'{"Code": "ExpiredToken"}'):
         assert read_error(403, Message(), body, has_keys=True).cause.kind == "expired"
     for plain in (b"sent an HTTP request to an HTTPS server.\n", b"a plain-text request from TLS"):
