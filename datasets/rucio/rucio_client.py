@@ -312,7 +312,7 @@ class RucioClient:
                         f"Rucio does not accept the name {did['name']!r}: {clean_message(str(error))}",
                         where=setting,
                         hint="Set a template that follows the pattern of your experiment, such as "
-                        f'{setting} = "{_NAME_EXAMPLES[setting]}".',
+                        f'{setting} = "{_NAME_EXAMPLES[setting]}", or choose another name.',
                     ) from error
                 if kind not in VALID_NAME_ERRORS:
                     raise

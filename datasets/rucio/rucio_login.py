@@ -49,6 +49,7 @@ _USUAL_FILE = "usual file"
 #: Modes of private keys that Rucio's client accepts.
 _PRIVATE_MODES = (0o400, 0o600)
 _LABELS = {X509: "certificate", X509_PROXY: "x509 proxy", OIDC: "token"}
+_UNCHECKED_LABELS = {"ssh": "ssh key", "gss": "Kerberos ticket"}
 _RENEWALS = {
     X509: "Request a new certificate.",
     X509_PROXY: "Renew it, e.g. voms-proxy-init -valid 96:00.",
@@ -88,7 +89,7 @@ class RucioLogin:
     @property
     def label(self) -> str:
         """Return the kind of credential for messages."""
-        return _LABELS.get(self.auth_type, "password")
+        return (_LABELS | _UNCHECKED_LABELS).get(self.auth_type, "password")
 
     def read_token(self) -> str:
         """Return the current token for OIDC; '' if none is named or the file cannot be read."""
@@ -211,7 +212,7 @@ class RucioLogin:
             )
         if self.auth_type in _LABELS:
             return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
-        return "Check account, username and password in rucio.cfg. A suspended account is called missing."
+        return f"Check account, username, {self.label} in rucio.cfg. Suspended accounts are called missing."
 
     def explain_tls(self, message: str) -> ConfigError | None:
         """Explain a connection that failed because of certificates; None for other causes."""
@@ -252,14 +253,12 @@ def find_login(
     authorities = environment.get("X509_CERT_DIR") or option("ca_cert")
     https = "https:" in option("rucio_host") + option("auth_host")
     key, credential = _find_credential(auth_type, option, environment)
-    private_key = ""
-    if auth_type == X509:
-        private_key = environment.get("RUCIO_CLIENT_KEY") or option("client_key")
+    private_key = environment.get("RUCIO_CLIENT_KEY") or option("client_key")
     return RucioLogin(
         auth_type,
         _expand(credential),
         key,
-        private_key=_expand(private_key),
+        private_key=_expand(private_key) if auth_type == X509 else "",
         authorities=_expand(authorities) if https else "",
         account=account or environment.get("RUCIO_ACCOUNT") or option("account") or "your account",
         config=config,

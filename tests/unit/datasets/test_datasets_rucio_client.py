@@ -106,7 +106,8 @@ def test_missing_credentials_have_remedies() -> None:
         find(auth_type="x509").check()
     with pytest.raises(ConfigError, match=r"cannot be read \(No such file or directory\)"):
         find(auth_type="x509_proxy", client_x509_proxy="/none").check()
-    assert "BEARER_TOKEN_FILE" in str(RucioLogin("oidc").explain_refusal(""))
+    for kind, word in (("oidc", "BEARER_TOKEN_FILE"), ("ssh", "with this ssh key: refused")):
+        assert word in str(RucioLogin(kind).explain_refusal("refused"))
 
 
 def test_private_key_of_everyone_is_refused(tmp_path: Path) -> None:
