@@ -21,7 +21,7 @@ def make_limited_plan(limits: Sequence[Mapping[str, Any]]) -> str:
         "metrics": {"depth": {"unit": "1"}, "rows": {"unit": "1", "exact": True}},
         "expect": [*limits],
     }
-    return json.dumps({"definition": document, "sites": ["local"]})
+    return json.dumps({"definition": document, "sites": ["local", "OFF"], "excluded": {"OFF": "x"}})
 
 
 def fill_with_limits(

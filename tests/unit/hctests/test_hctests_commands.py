@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
-from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition.execution_order import group_variants
 from treehammer.hctests.definition.test_identity import PinnedTest, compute_test_hash
@@ -42,11 +41,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def shown(result: Result) -> Any:
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def test_list_names_the_shipped_tests(run: Run) -> None:
-    rows = shown(run("list", "--json"))
-    assert [row["test"] for row in rows] == list(pinned_tests.list_shipped_tests())
 
 
 def test_list_includes_tests_with_mistakes(run: Run, write_test: WriteTest) -> None:
