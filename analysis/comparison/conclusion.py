@@ -20,6 +20,7 @@ from treehammer.analysis.comparison.verdict_text import (
     name_side,
     name_value,
     side_names,
+    strip_door,
     title_metric,
     word_verdict,
 )
@@ -55,7 +56,7 @@ def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
     variants: dict[tuple[str, str], list[list[ScopedT]]] = defaultdict(lambda: [[], []])
     rows = list(rows)
     for row in rows:
-        over_sites, series = variants[row.metric, row.label]
+        over_sites, series = variants[row.metric, strip_door(row.label)]
         (over_sites if row.scope == SITES_SCOPE else series).append(row)
     widest_ids = {id(row) for parts in variants.values() for row in _select_widest(*parts)}
     return [row for row in rows if id(row) in widest_ids]

@@ -43,7 +43,6 @@ from treehammer.analysis.statistics.sample import (
     assign_compilers,
     comparison_key,
     natural_sort_key,
-    release_key,
     unify_hosts,
 )
 from treehammer.analysis.statistics.verdict import ABSENT_VERDICTS, ALPHA, Verdict
@@ -246,7 +245,7 @@ class _LimitedCampaign:
         ]
 
     def _label_variants(self, axis: str) -> dict[str, str]:
-        """Map release keys to labels without the name of the test, which all have."""
+        """Map comparison keys to labels without the name of the test, which all have."""
         labels = label_series(self._timed, axis)
         name = self._timed[0].test_name if self._timed else ""
         return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
@@ -263,7 +262,7 @@ class _LimitedCampaign:
             if not axis or sample.axis_value(axis) != earlier:
                 groups[comparison_key(sample, "")].append(sample)
         for group in groups.values():
-            site, label = group[0].site, labels[release_key(group[0], axis)]
+            site, label = group[0].site, labels[comparison_key(group[0], axis)]
             if axis:
                 label = f"{label} {_name_value(axis, group[0].axis_value(axis))}".lstrip()
             values = self._collect_values(group, metric.name)
@@ -328,7 +327,7 @@ class _LimitedCampaign:
                     continue  # [[exclude]] or [[include]] may have planned the base alone
                 effect = measure_effect(series, metric, axis, self._checksums)
                 other = _name_value(axis, value)
-                label = f"{labels[series.release]} {other}".lstrip()
+                label = f"{labels[series.key]} {other}".lstrip()
                 for kind, bound in limit.list_bounds(series.site):
                     outcome = LimitOutcome(
                         metric.name, metric.unit, kind, bound, named_base, series.site, label

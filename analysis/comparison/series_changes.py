@@ -11,25 +11,24 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
+from treehammer.analysis.comparison.series_sides import SeriesSides, split_sides
 from treehammer.analysis.statistics.estimates import (
     Estimate,
     adjust_benjamini_hochberg,
     estimate_over_hosts,
 )
+from treehammer.analysis.statistics.job_pairs import RoundKey
 from treehammer.analysis.statistics.sample import (
     SAMPLE_COLUMNS,
     Sample,
-    comparison_key,
-    find_varying_axes,
     unify_hosts,
 )
 from treehammer.analysis.statistics.verdict import attach_to_series
-from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import (
     COUNTER_NAMES,
     EXACT_COUNTERS,
@@ -160,81 +159,54 @@ class CounterChange:
         return self.effect is None or abs(self.effect) > delta
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """Usable samples of both sides, and the axes that label their series."""
+#: A series with its usable executions on both sides.
+_UsableSides = tuple[SeriesSides, list[DetailedSample], list[DetailedSample]]
 
-    axis: str
-    b: Scalar
-    samples: Sequence[DetailedSample]
-    label_axes: tuple[str, ...]
 
-    @classmethod
-    def select(cls, samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar) -> _Sides:
-        """Select the samples that were timed, succeeded and have a compared value."""
-        usable = [
-            item
-            for item in samples
-            if item.sample.axis_value(axis) in (a, b)
-            and item.sample.kind == TIMED
-            and not item.sample.failure_class
-            and item.sample.plausible
-        ]
-        varying = find_varying_axes(item.sample.variant for item in usable)
-        return cls(axis, b, usable, tuple(name for name in varying if name != axis))
-
-    def is_b(self, sample: Sample) -> bool:
-        """Return whether a sample is of the second side."""
-        return sample.axis_value(self.axis) == self.b
-
-    def identify(self, sample: Sample) -> tuple[str, str]:
-        """Return comparison key and site of a sample's series; '' where sites are compared."""
-        return comparison_key(sample, self.axis), "" if self.axis == "site" else sample.site
-
-    def label(self, sample: Sample) -> str:
-        """Return the label of a sample's series."""
-        return sample.variant.label(self.label_axes) if self.label_axes else sample.test_name
+def _split_usable(
+    samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
+) -> Iterator[_UsableSides]:
+    """Split the executions that succeeded by series and side, in the order of labels."""
+    details = {
+        id(item.sample): item
+        for item in samples
+        if not item.sample.failure_class and item.sample.plausible
+    }
+    for series in split_sides([item.sample for item in details.values()], axis, a, b):
+        of_a, of_b = ([details[id(sample)] for sample in side] for side in (series.a, series.b))
+        yield replace(series, site="" if axis == "site" else series.site), of_a, of_b
 
 
 def compare_counters(
     samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
 ) -> list[CounterChange]:
     """Compare the exact counters of all series that have usable executions on both sides."""
-    sides = _Sides.select(samples, axis, a, b)
-    series: dict[tuple[str, str], tuple[list[DetailedSample], list[DetailedSample]]] = defaultdict(
-        lambda: ([], [])
-    )
-    for item in sides.samples:
-        series[sides.identify(item.sample)][sides.is_b(item.sample)].append(item)
-    changes = [
+    return [
         change
-        for of_a, of_b in series.values()
+        for series, of_a, of_b in _split_usable(samples, axis, a, b)
         if of_a and of_b
-        for change in _compare_sides(of_a, of_b, sides)
+        for change in _compare_sides(series, of_a, of_b)
     ]
-    return sorted(changes, key=lambda change: (change.label, change.site))
 
 
 def _compare_sides(
-    of_a: Sequence[DetailedSample], of_b: Sequence[DetailedSample], sides: _Sides
+    series: SeriesSides, of_a: Sequence[DetailedSample], of_b: Sequence[DetailedSample]
 ) -> Iterator[CounterChange]:
-    first = of_a[0].sample
-    key, site = sides.identify(first)
     declared = {name: better for item in (*of_a, *of_b) for name, better in item.declared.items()}
     for name in (*COUNTER_NAMES, *sorted(declared)):
         values_a, values_b = _collect_values(of_a, name), _collect_values(of_b, name)
         if values_a and values_b:
             a, b = min(values_a), min(values_b)
             yield CounterChange(
-                site=site,
-                label=sides.label(first),
+                site=series.site,
+                label=series.label,
                 metric=name,
                 verdict=_decide(name, values_a, values_b),
                 a_value=a,
                 b_value=b,
                 effect=_find_effect(name, a, b),
                 jobs=len({item.sample.job_id for item in (*of_a, *of_b)}),
-                comparison_key=key,
+                comparison_key=series.key,
                 better=declared[name] if name in declared else METRICS_BY_NAME[name].better,
             )
 
@@ -409,30 +381,22 @@ def compare_phases(
     samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
 ) -> list[PhaseChange]:
     """Compare the phases of all series with enough jobs or launches for a verdict."""
-    sides = _Sides.select((item for item in samples if item.phases), axis, a, b)
-    series: dict[tuple[str, str], dict[tuple[str, int, int], dict[bool, DetailedSample]]] = (
-        defaultdict(lambda: defaultdict(dict))
-    )
-    for item in sides.samples:
-        sample = item.sample
-        pair = series[sides.identify(sample)][sample.job_id, sample.attempt, sample.round]
-        pair[sides.is_b(sample)] = item
-    measured: list[tuple[_Pairs, str, Estimate]] = []
-    for rounds in series.values():
-        pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
+    measured: list[tuple[SeriesSides, _Pairs, str, Estimate]] = []
+    phased = (item for item in samples if item.phases)
+    for series, *sides in _split_usable(phased, axis, a, b):
+        rounds_a, rounds_b = ({_identify_round(item): item for item in side} for side in sides)
+        pairs = [(item, rounds_b[key]) for key, item in rounds_a.items() if key in rounds_b]
         for phase in PHASES:
             if (estimate := _estimate_change(pairs, phase)) is not None:
-                measured.append((pairs, phase, estimate))
+                measured.append((series, pairs, phase, estimate))
     tests = adjust_benjamini_hochberg([estimate.p for *_, estimate in measured])
     changes = []
-    for (pairs, phase, estimate), test in zip(measured, tests, strict=True):
-        first = pairs[0][0].sample
-        key, site = sides.identify(first)
+    for (series, pairs, phase, estimate), test in zip(measured, tests, strict=True):
         low, high = estimate.interval(test.level)
         changes.append(
             PhaseChange(
-                site=site,
-                label=sides.label(first),
+                site=series.site,
+                label=series.label,
                 phase=phase,
                 a_s=fmean(a.phases[phase] for a, _ in pairs),
                 b_s=fmean(b.phases[phase] for _, b in pairs),
@@ -440,10 +404,14 @@ def compare_phases(
                 low=low,
                 high=high,
                 pairs=len(pairs),
-                comparison_key=key,
+                comparison_key=series.key,
             )
         )
-    return sorted(changes, key=lambda change: (change.label, change.site))
+    return changes
+
+
+def _identify_round(item: DetailedSample) -> RoundKey:
+    return item.sample.job_id, item.sample.attempt, item.sample.round
 
 
 def _estimate_change(pairs: _Pairs, phase: str) -> Estimate | None:

@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import chain
 from operator import attrgetter, itemgetter
 
+from treehammer.analysis.comparison.verdict_text import DOOR_WORD
 from treehammer.analysis.statistics.job_pairs import RoundKey
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
@@ -266,7 +267,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
         else:
             elsewhere[key].add((sample.job_id, sample.attempt, sample.round))
     _join_compilers(sides)
-    label = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
+    labels = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     series_list = []
     for key, (side_a, side_b) in sides.items():
         first = min((*side_a, *side_b), key=lambda sample: sample.is_interpreted)
@@ -274,7 +275,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
             SeriesSides(
                 key=key,
                 release=release_key(first, axis),
-                label=label[release_key(first, axis)],
+                label=labels[key],
                 site=f"{a} → {b}" if axis == "site" else first.site,
                 a=tuple(side_a),
                 b=tuple(side_b),
@@ -303,7 +304,7 @@ _COMMAND = "command"
 
 
 def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
-    """Map release keys to their shortest distinguishing names among these samples.
+    """Map comparison keys to their shortest distinguishing names among these samples.
 
     Args:
         samples: executions of all series.
@@ -315,7 +316,7 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     varying_axes = find_varying_axes(map(attrgetter("variant"), samples))
     # Where nothing else distinguishes series, the command does.
     varying = tuple(name for name in varying_axes if name != axis) or (*({_COMMAND} - {axis}),)
-    by_release = {release_key(sample, axis): sample for sample in samples}
+    by_key = {comparison_key(sample, axis): sample for sample in samples}
     distinctive = {
         "storage": axis != "storage_site",
         "dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
@@ -323,14 +324,20 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     }
     labels = {
         key: _label_sample(sample, varying, distinctive, one_test=len(tests) == 1)
-        for key, sample in by_release.items()
+        for key, sample in by_key.items()
     }
-    doubled = Counter(labels.values())
+    by_release = {release_key(sample, axis): labels[key] for key, sample in by_key.items()}
+    doubled = Counter(by_release.values())
     with_data = len(set(map(attrgetter("dataset_hash"), samples))) > len(datasets)
-    return {
-        key: f"{text} ({_list_hashes(by_release[key], with_data)})" if doubled[text] > 1 else text
-        for key, text in labels.items()
-    }
+    doors: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for key, sample in by_key.items():
+        if doubled[labels[key]] > 1:
+            labels[key] += f" ({_list_hashes(sample, with_data)})"
+        doors[labels[key], sample.site].add(sample.door)
+    for key, sample in by_key.items():
+        if len(doors[labels[key], sample.site]) > 1:
+            labels[key] += f"{DOOR_WORD}{sample.door}"
+    return labels
 
 
 def _list_hashes(sample: Sample, with_data: bool) -> str:

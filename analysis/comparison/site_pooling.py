@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean, median, variance
 
@@ -15,6 +15,7 @@ from treehammer.analysis.comparison.series_effects import (
     group_by_host,
 )
 from treehammer.analysis.comparison.series_sides import SeriesSides, common_values
+from treehammer.analysis.comparison.verdict_text import strip_door
 from treehammer.analysis.statistics.estimates import (
     MIN_SPREAD,
     Estimate,
@@ -103,7 +104,7 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     jobs = [sum(effect.jobs for effect in of_site) for of_site in sites.values()]
     shared_hosts = _find_shared_hosts(sites)
     return PooledEffect(
-        series=group[0].series,
+        series=replace(group[0].series, label=strip_door(group[0].series.label)),
         headline=group[0].headline,
         estimates=estimates,
         sites=tuple(sites),

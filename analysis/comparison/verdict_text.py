@@ -41,6 +41,8 @@ _FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
 #: Largest effect (in ln, a factor of ten thousand) that is written out, of either sign.
 MAX_SHOWN_EFFECT = math.log(1e4)
 
+#: Before the door in the label of a series where its site has several.
+DOOR_WORD = " door="
 #: Times per event -> titles in tables; other headline metrics have their names.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 #: Verdicts on other metrics than times, where nothing is slow or fast.
@@ -252,6 +254,11 @@ def describe_scope(row: VerdictRow) -> str:
     if row.scope == SITE_SCOPE:
         units += f" on {row.hosts:,} hosts"
     return f"{describe_place(row)} ({units})"
+
+
+def strip_door(label: str) -> str:
+    """Remove the door from the label of a series, as verdicts over sites are named."""
+    return label.partition(DOOR_WORD)[0]
 
 
 def describe_variant(label: str) -> str:

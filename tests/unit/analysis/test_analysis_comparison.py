@@ -29,6 +29,7 @@ from treehammer.analysis.comparison.comparison_notes import (
     attribute_rows,
     summarize_attribution,
 )
+from treehammer.analysis.comparison.conclusion import select_headline
 from treehammer.analysis.comparison.limit_outcomes import (
     LimitOutcome,
     LimitReport,
@@ -148,8 +149,14 @@ def test_doors_of_one_site_share_hosts_and_jobs() -> None:
         return [replace(sample, door=door) for sample in run.samples()]
 
     samples = [*at("T2_A", "near", 6), *at("T2_A", "far", 14), *at("T2_B", "near", 10)]
-    (row,) = rows(ask([*samples, *at("T2_C", "near", 8), *at("T2_D", "near", 8)]), SITES_SCOPE)
+    comparison = ask([*samples, *at("T2_C", "near", 8), *at("T2_D", "near", 8)])
+    (row,) = rows(comparison, SITES_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
+    assert {row.label for row in comparison.of_series if row.site == "T2_A"} == {
+        "ttree-read door=far",
+        "ttree-read door=near",
+    }
+    assert {row.label for row in select_headline(comparison.verdicts)} == {"ttree-read"}
     assert (row.jobs, row.hosts) == (46, 16)
     # The sites have 20, 10, 8 and 8 jobs, so another site is expected to have about 9.
     assert row.jobs_needed == 9 * (evidence(row).sites_needed or 0) > 0

@@ -115,17 +115,6 @@ def test_counters_are_named_as_the_verdicts_of_their_series() -> None:
     assert labels == {row.label for row in comparison.of_series}
 
 
-def test_counters_of_tests_with_other_axes_have_their_own_labels() -> None:
-    """Two variants of another test have an axis that the first test lacks."""
-    rows = [*build_rows()]
-    for size in (1, 2):
-        for row in build_rows():
-            variant = row["variant"].replace("{", f'{{"size":{size},', 1)
-            rows.append({**row, "variant": variant})
-    changes = compare_counters([*map(DetailedSample.from_row, rows)], "root", A, B)
-    assert {change.label for change in changes} == {"default", "size=1", "size=2"}
-
-
 def test_changed_results_have_all_digits() -> None:
     comparison = compare_samples(SimulatedCampaign().samples(), QUERY, now_us=1)
     first, *_ = comparison.of_series
