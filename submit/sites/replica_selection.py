@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, product, starmap
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
@@ -159,29 +160,23 @@ def list_expected_replicas(
 
 
 class _RucioReplicas:
-    """Replicas of a dataset in Rucio, by protocol."""
+    """Replicas of a dataset in Rucio, by protocol and domain."""
 
     def __init__(self, manifest: Manifest, catalogue: RucioCatalogue | None) -> None:
         self._manifest = manifest
         self._catalogue = catalogue
-        self._by_protocol: dict[str, Sequence[Replica]] = {}
+        self._replicas: dict[tuple[str, str], Sequence[Replica]] = {}
 
-    def _load_replicas(self, protocol: str) -> Sequence[Replica]:
+    def _load_replicas(self, protocol: str, domain: str) -> Sequence[Replica]:
         if self._catalogue is None:
             return ()
-        if protocol not in self._by_protocol:
-            try:
-                far, near = (
-                    self._catalogue.replicas(self._manifest.name, protocol, domain=domain)
-                    for domain in (WAN, LAN)
+        if (protocol, domain) not in self._replicas:
+            self._replicas[protocol, domain] = ()
+            with suppress(DatasetError):  # Rucio does not know the dataset.
+                self._replicas[protocol, domain] = self._catalogue.replicas(
+                    self._manifest.name, protocol, domain=domain
                 )
-            except DatasetError:  # Rucio does not know the dataset.
-                far, near = (), ()
-            reachable = {replica.rse for replica in far}
-            # Storage for its own nodes alone has no other URLs.
-            inner = [replica for replica in near if replica.rse not in reachable]
-            self._by_protocol[protocol] = [*far, *inner]
-        return self._by_protocol[protocol]
+        return self._replicas[protocol, domain]
 
     def expected_at_site(self, site: Site, doors: Sequence[str]) -> Iterator[ExpectedReplica]:
         """Yield the expected replicas at the named doors, or at all doors and storage of a site."""
@@ -189,7 +184,8 @@ class _RucioReplicas:
             if not doors or door.name in doors:
                 yield from self._expected_at_door(site, door)
         if not doors:
-            replicas = chain.from_iterable(map(self._load_replicas, _PROTOCOLS))
+            accesses = product(_PROTOCOLS, (WAN, LAN))
+            replicas = chain.from_iterable(starmap(self._load_replicas, accesses))
             rses = {replica.rse for replica in replicas if replica.site == site.name}
             for rse in rses - {door.rse for door in site.doors}:
                 yield from self.expected_at_rse(rse, site.name)
@@ -197,18 +193,20 @@ class _RucioReplicas:
     def expected_at_rse(self, rse: str, site: str) -> Iterator[ExpectedReplica]:
         """Yield the expected replicas at an RSE without a door."""
         urls: dict[str, str] = {}
-        for protocol in _PROTOCOLS:
+        # Storage for its own nodes alone has no URLs for others, by any protocol.
+        for domain, protocol in product((WAN, LAN), _PROTOCOLS):
             if len(urls) < len(self._manifest.files):  # Rucio takes seconds for each protocol
-                replicas = reversed(self._load_replicas(protocol))  # the best one is the last
+                replicas = reversed(self._load_replicas(protocol, domain))  # the best is the last
                 urls = {item.file: item.url for item in replicas if item.rse == rse} | urls
         for file in self._manifest.files:
             yield ExpectedReplica(site, rse, file, urls.get(file.name, ""), rse)
 
     def _expected_at_door(self, site: Site, door: Door) -> Iterator[ExpectedReplica]:
         if door.rse:
+            near, far = (self._load_replicas(door.protocol, domain) for domain in (LAN, WAN))
             urls = {
                 replica.file: replica.url_at_prefix(door.prefix) if door.prefix else replica.url
-                for replica in reversed(self._load_replicas(door.protocol))
+                for replica in [*reversed(near), *reversed(far)]
                 if replica.rse == door.rse
             }
         else:

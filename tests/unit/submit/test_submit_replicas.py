@@ -264,11 +264,13 @@ def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> No
     catalogue = make_catalogue(placed_manifest, {"A_DISK": [A]}, {"B_DISK": ["root://b//f"]})
     (expected,) = list_expected_replicas(placed_manifest, [SITE_A], ["root"], catalogue)
     assert expected.url == A, "no other URL leads there"
-    catalogue.replicas = MagicMock(side_effect=catalogue.replicas)
+    replica = Replica("B", "B_DISK", expected.file.name, "https://b//f")
+    urls = {("root", "lan"): [replace(replica, url=A)], ("https", "wan"): [replica]}
+    catalogue.replicas = MagicMock(side_effect=lambda _, *key, domain: urls.get((*key, domain), ()))
     rse = Rse("B_DISK", "B", "DISK", writable=True, staging=False)
     (at_rse,) = list_expected_replicas(placed_manifest, [rse], [], catalogue)
-    assert at_rse.url == "root://b//f"
-    assert {call.args[1] for call in catalogue.replicas.call_args_list} == {"root"}
+    assert at_rse.url == "https://b//f", "root leads there on its own nodes only"
+    assert [call.args[1] for call in catalogue.replicas.call_args_list] == ["root", "https"]
     far, near = (SimpleNamespace(rse=rse) for rse in ("B_DISK", "A_DISK"))
     rucio = MagicMock(list_locations=lambda _, domain="": [far, near] if domain else [far])
     bad = ReplicaCheck(replace(expected, rse="B_DISK"), CORRUPT_STATE, "", 2, 2)
