@@ -232,8 +232,10 @@ def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
     costs = cost_estimate.estimate_site_costs(plan, {})
     alone = cost_estimate.estimate_campaign_seconds(plan, costs)
     assert alone == costs[0].wall_s
-    two = _plan(tmp_path, Ceilings(), Pace(2))
-    assert cost_estimate.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
+    for in_flight, slots in ((2, 2), (100, 5)):
+        plan = _plan(tmp_path, Ceilings(), Pace(in_flight))
+        seconds = cost_estimate.estimate_campaign_seconds(plan, costs)
+        assert seconds == pytest.approx((alone or 0) / slots)
     spread = _plan(tmp_path, Ceilings(), Pace(spread_s=86400))
     assert cost_estimate.estimate_campaign_seconds(spread, costs) == 86400
 

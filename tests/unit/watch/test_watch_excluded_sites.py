@@ -192,6 +192,10 @@ def test_jobs_and_storage_are_excluded_apart(desk: SubmissionDesk) -> None:
     with pytest.raises(NothingToDoError):
         desk.plan(sites=("SITE_A",), from_sites=("SITE_B",))
     assert list_sites(desk.plan()) == ["SITE_B"]
+    desk.override("SITE_B", "critical", "--jobs")
+    assert list_sites(desk.plan(sites=("SITE_B",), from_sites=("SITE_A",))) == ["SITE_A"]
+    with pytest.raises(NothingToDoError):
+        desk.plan(sites=("SITE_B",), from_sites=("SITE_B",))
 
 
 def test_first_usable_door_is_read(desk: SubmissionDesk) -> None:

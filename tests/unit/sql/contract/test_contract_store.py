@@ -273,11 +273,6 @@ def test_recount_replaces_the_rows_of_a_count(store: Store) -> None:
 SENDER = Sender("0123456789ab", "alice", "127.0.0.1", 1)
 
 
-def test_job_requires_campaign(store: Store) -> None:
-    with pytest.raises(StoreError):
-        store.set_jobs([make_job_row("a")])
-
-
 def test_last_duplicate_row_wins(store: Store) -> None:
     store.add_campaign(make_campaign_row(), [])
     store.set_jobs([make_job_row("a", state="queued"), make_job_row("a", state="running")])
