@@ -175,7 +175,7 @@ class CampaignReport:
     @property
     def hosts(self) -> int:
         """Number of hosts."""
-        return sum(map(count_hosts, self.rows_by_site.values()))
+        return count_hosts(self.rows)
 
     @property
     def datasets(self) -> Sequence[str]:

@@ -260,7 +260,8 @@ def _build_release_cell(comparison: ReleaseComparison) -> HeatCell:
     verdicts = {effect.verdict for effect in compared}
     parts = [_describe_part(verdict, compared) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     # Without a certain verdict, the only one, or that there are several.
-    text = ", ".join(parts) or (min(verdicts) if len(verdicts) == 1 else Verdict.UNDECIDED.value)
+    several = "undecided" if any(Verdict(v).is_statistical for v in verdicts) else "no verdict"
+    text = ", ".join(parts) or (min(verdicts) if len(verdicts) == 1 else several)
     # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
     frequent = sorted(filter(counts.get, Verdict), key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent)

@@ -152,10 +152,8 @@ def test_doors_of_one_site_share_hosts_and_jobs() -> None:
     comparison = ask([*samples, *at("T2_C", "near", 8), *at("T2_D", "near", 8)])
     (row,) = rows(comparison, SITES_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
-    assert {row.label for row in comparison.of_series if row.site == "T2_A"} == {
-        "ttree-read door=far",
-        "ttree-read door=near",
-    }
+    labels = {row.label for row in comparison.of_series if row.site == "T2_A"}
+    assert labels == {"ttree-read door=far", "ttree-read door=near"}
     assert {row.label for row in select_headline(comparison.verdicts)} == {"ttree-read"}
     assert (row.jobs, row.hosts) == (46, 16)
     # The sites have 20, 10, 8 and 8 jobs, so another site is expected to have about 9.

@@ -226,6 +226,7 @@ def service(pages: ServiceThread) -> ServiceThread:
         "both": compare("6.38", "6.40", ("slower", 0.05), ("faster", -0.1), ("undecided", 0.01)),
         "site": compare("6.36", "6.40", ("same", 0.001), ("only in A", None), scope="site"),
         "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
+        "short": compare("6.38", "6.42", ("too little read", None), ("not enough data", None)),
     }
     for place, (identity, rows) in enumerate(compared.items()):
         changed = [
@@ -239,7 +240,7 @@ def service(pages: ServiceThread) -> ServiceThread:
 def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:
     tables = service.read("/compare").tables
     (matrix,) = (table for name, table in tables.items() if name != "comparisons")
-    assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40"]
+    assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40", "6.42"]
     assert matrix.column("base") == ["6.36", "6.38"]
     cells = [
         (cell.css_class, cell.tooltip, cell.link.rpartition("/")[2], cell.text)
@@ -255,6 +256,12 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
             "6.40 against 6.38: 1 faster, 1 slower, 1 undecided over sites",
             "both",
             "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
+        ),
+        (
+            "open",
+            "6.42 against 6.38: 1 not enough data, 1 too little read over sites",
+            "short",
+            "no verdict",
         ),
     ]
 
