@@ -39,7 +39,7 @@ from treehammer.analysis.statistics.verdict import SERIES_SCOPES, Verdict
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
-from treehammer.hctests.definition.model import compute_setup
+from treehammer.hctests.definition.model import Variant, compute_setup
 from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -82,16 +82,6 @@ def test_datasets_of_one_campaign_have_labels_of_their_own() -> None:
         "dataset=b",
         "ttree-read",
     }
-
-
-def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
-    def width(bundled: bool) -> float:
-        (row,) = rows(ask(SimulatedCampaign(bundled=bundled, jobs=10, effect=0.1).samples()))
-        assert row.low is not None
-        assert row.high is not None
-        return row.high - row.low
-
-    assert width(False) > 3 * width(True)
 
 
 def test_sites_and_campaigns_are_comparable() -> None:
@@ -510,9 +500,13 @@ def test_equal_value_checksums_prove_same_data(
     checksum: dict[str, str], of_a: dict[str, Any], of_b: dict[str, Any], conclusion: str
 ) -> None:
     samples = [
-        replace(s, **(of_b if is_b(s) else of_a)) if s.kind == "checksum" else s
+        replace(s, **(of_b if is_b(s) else of_a))
+        if s.kind == "checksum"
+        else replace(s, events_read=5)
         for s in SimulatedCampaign(checksum=checksum).samples()
     ]
+    samples.append(replace(samples[-1], events_read=3, failure_class="read"))
+    samples.append(replace(samples[-2], events_read=3, plausible=False))
     assert evidence(rows(ask(samples))[0]).same_data == conclusion
 
 
@@ -537,8 +531,15 @@ def test_damaged_files_are_not_compared(question: ComparisonQuery) -> None:
 
 def test_shared_checksum_does_not_cover_other_axes() -> None:
     campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
-    comparison = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
-    assert evidence(comparison.verdicts[0]).same_data == "not checked"
+    (row, *_) = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0)).verdicts
+    assert evidence(row).same_data == "not checked"
+    entries = [
+        replace(s, variant=Variant((("root", A), ("events", size))), events_read=int(size))
+        for s in campaign.samples()
+        for size in [s.axis_value("cache_mb") or 0]
+    ]
+    (row, *_) = ask(entries, ComparisonQuery("events", 0.0, 30.0)).verdicts
+    assert evidence(row).same_data == "not checked"
 
 
 def test_servers_of_both_sides_are_named() -> None:
