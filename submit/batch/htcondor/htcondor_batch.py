@@ -18,7 +18,7 @@ from treehammer.collectors.record.operation_steps import LoadProgress
 from treehammer.collectors.shared_files import is_locked
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, suggest_word
-from treehammer.submit.batch.htcondor.event_log import FIRST_EVENT, EventLog
+from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, FIRST_EVENT, EventLog
 from treehammer.submit.batch.htcondor.job_events import (
     CANCEL_REASON,
     COMPLETED_STATUS,
@@ -531,13 +531,12 @@ class HTCondorBatch(FolderBatch[Submission]):
             idle = [proc for proc, ad in ads.items() if ad.get("JobStatus") == IDLE_STATUS]
             count = "1 job is" if len(idle) == 1 else f"{len(idle)} jobs are"
             yield from _describe_lost_nodes(log)
+            staged_us = log.submission.staged_s * 1_000_000
+            last_us = max((job.last_us for job in log.jobs.values()), default=staged_us)
             if log.pause_reason:
                 yield f"HTCondor adds no more jobs of cluster {log.cluster}: {log.pause_reason}"
-            elif ads.keys() == {-1}:
-                yield (
-                    f"no job of cluster {log.cluster} is in the queue now; HTCondor adds none while "
-                    "their owner has as many as the schedd's MAX_JOBS_PER_OWNER"
-                )
+            elif ads.keys() == {-1} and last_us < current_us() - CONFIRM_AFTER_US:
+                yield f"no job of cluster {log.cluster} enters the queue: is MAX_JOBS_PER_OWNER reached?"
             if not idle or "RoutedToJobId" in ads[idle[0]]:  # it waits in another queue
                 continue
             if resource := ads[idle[0]].get("GridResource"):

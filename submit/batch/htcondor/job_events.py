@@ -296,9 +296,12 @@ class JobEvents:
 
     def apply_ad(self, ad: ClassAdValues) -> None:
         """Apply what queue or history says of the job, as the events that lead to it."""
+        status, entered = ad.get("JobStatus", IDLE_STATUS), ad.get("EnteredCurrentStatus")
+        started_s = self.last_start.started_us // 1_000_000 if self.last_start else 0
+        if status in (IDLE_STATUS, HELD_STATUS) and (entered or started_s) < started_s:
+            return  # the log, which is read after the queue, knows a later start
         self._apply_start(ad)
         self.reported_load = LoadProgress.from_attribute(ad.get(LOAD_ATTRIBUTE))
-        status, entered = ad.get("JobStatus", IDLE_STATUS), ad.get("EnteredCurrentStatus")
         if status not in (HELD_STATUS, REMOVED_STATUS):  # a hold explains a removal
             self.hold = None
         if status == HELD_STATUS:
@@ -321,9 +324,9 @@ class JobEvents:
     def _apply_eviction(self, ad: ClassAdValues) -> None:
         """Apply the end of the last start of an idle job, if no event does."""
         if self.last_start and self.is_running:
-            reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
-            values = {"Reason": reason or _NO_REASON}
-            self._apply_values(EventType.EVICTED, ad.get("EnteredCurrentStatus"), values)
+            reason = ad.get("VacateReason") or self.last_start.shadow_error or _NO_REASON
+            entered = ad.get("EnteredCurrentStatus")
+            self._apply_values(EventType.EVICTED, entered, {"Reason": str(reason)})
 
     def _find_started_number(self, ad: ClassAdValues) -> int:
         """Find the number of the last start that an ad shows; 0 without one."""

@@ -259,6 +259,10 @@ def test_state_of_open_job_follows_its_events() -> None:
     ]
     for events, state in cases:
         assert status_of(apply_events(*events)).state is state, events
+    running = apply_events(event(EXECUTE, 10, 1))
+    for status in (1, 5):  # before the start
+        running.apply_ad({"JobStatus": status, "EnteredCurrentStatus": QUEUED_S + 9})
+    assert status_of(running).state is JobState.RUNNING
 
 
 class Schedd:
@@ -599,7 +603,9 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     schedd.queue = [{"JobMaterializeNextProcId": 0}]
     assert schedd.batch.explain_waiting(ids) == [factory], "paused"
     schedd.write(event(EventType.FACTORY_RESUMED, 30, proc=-1))
-    assert "no job of cluster 7 is in the queue" in schedd.batch.explain_waiting(ids)[0]
+    assert schedd.batch.explain_waiting(ids) == [], "the next one may come soon"
+    schedd.now_us += 200_000_000
+    assert "no job of cluster 7 enters the queue" in schedd.batch.explain_waiting(ids)[0]
     other = ["1 job is not accepted yet by arc x"]
     for ad, lines in (({"GridResource": "arc x"}, other), ({"RoutedToJobId": "8.0"}, [])):
         schedd.queue = [{"ProcId": 1, "JobStatus": 1, **ad}]

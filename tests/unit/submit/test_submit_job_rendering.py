@@ -383,13 +383,7 @@ def test_description_lines_are_checked() -> None:
         "request_cpus = $(mine)\nMy.Text @=END\nany thing = goes\n@END\n+Own = 1\n",
         "here",
     )
-    for text in (
-        "rnak = 1",
-        "queue 7",
-        "no assignment",
-        "Log = x",
-        "rank = \\\nc\n+TreehammerJob = 1",
-    ):
+    for text in ("rnak = 1", "queue 7", "no assignment", "rank = \\\nc\n+TreehammerJob = 1"):
         with pytest.raises(ConfigError, match=r"template\.j2"):
             submit_language.check_description(text, "template.j2")
 
