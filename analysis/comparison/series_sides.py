@@ -199,10 +199,9 @@ def compare_data(
     digests = set[ValueDigest]().union(*(checksums.get(slot, ()) for slot in slots))
     if _ALTERED in digests:
         return DataComparison.ALTERED
-    usable = (sample for sample in (*a, *b) if sample.plausible and not sample.failure_class)
-    is_other = axis != "events" and len({sample.events_read for sample in usable} - {None}) > 1
     other = DataComparison.OTHER_CONTENT if axis == DATASET_AXIS else DataComparison.DIFFERS
-    if is_other:
+    usable = (sample for sample in (*a, *b) if sample.plausible and not sample.failure_class)
+    if axis != "events" and len({sample.events_read for sample in usable} - {None}) > 1:
         return other
     if slots_a & slots_b or len(set(map(itemgetter(1), digests))) > 1:
         return DataComparison.UNCHECKED

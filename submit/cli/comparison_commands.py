@@ -226,7 +226,6 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     show_default=True,
     help="Count each variant so often, and print the largest difference.",
 )
-@click.option("--no-store", is_flag=True, help="Do not write the counts to the database.")
 @prints_rows(*hidden_columns(*_CHANGE_KEYS))
 @click.pass_obj
 def count(
@@ -238,7 +237,6 @@ def count(
     overrides: Mapping[str, str],
     events: int,
     repeats: int,
-    no_store: bool,
 ) -> CommandOutput:
     """Count the instructions per event of a test's read with two ROOT releases.
 
@@ -262,7 +260,7 @@ def count(
         plan = plan_request(request, settings, bars=progress_bar)
         result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
         counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
-        if counts and not no_store:
+        if counts:
             with open_store(settings, create=True) as store:
                 for rows in counts:
                     store.replace_instruction_count(rows)

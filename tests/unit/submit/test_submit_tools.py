@@ -449,11 +449,6 @@ def test_counts_are_printed_and_stored_beside_problems(user: LocalUser) -> None:
     assert {(row.root_version, row.events) for row in rows} == {(A, 50), (B, 50)}
 
 
-def test_counts_stay_out_of_the_database_on_request(user: LocalUser) -> None:
-    user.invoke_command("count", A, B, "reads", "--no-store")
-    assert not (user.settings.data_dir / "results.db").exists()
-
-
 @pytest.mark.parametrize(
     "arguments, problem",
     [((A, A, "reads"), "both sides"), ((A, B, "reads", "-P", "root=x"), "given as A and B")],
