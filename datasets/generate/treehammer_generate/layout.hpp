@@ -39,6 +39,9 @@ public:
       auto clusters = tree.GetClusterIterator(0);
       for (Long64_t start = clusters(); start < tree.GetEntries(); start = clusters())
          fStarts.push_back(start);
+      // ROOT guesses two clusters of a tree that was never flushed, so that all of it is embedded.
+      if (!fStarts.empty() && tree.GetZipBytes() == 0)
+         fStarts.resize(1);
       layout.entries = tree.GetEntries();
       layout.clusters.resize(fStarts.size());
       layout.embeddedClusters.resize(fStarts.size());
@@ -70,10 +73,12 @@ private:
       ++fBranches;
       const auto &inMemory = *branch.GetListOfBaskets();
       for (Int_t i = 0; i < inMemory.GetSize(); ++i) {
-         if (!inMemory.UncheckedAt(i))
+         auto *basket = static_cast<TBasket *>(inMemory.UncheckedAt(i));
+         // Other writers than ROOT leave an empty basket in the record for each one in the file.
+         if (!basket || !basket->GetBufferRef())
             continue;
          // It was not asked for: it came with the tree's record.
-         const Long64_t bytes = static_cast<TBasket *>(inMemory.UncheckedAt(i))->GetLast();
+         const Long64_t bytes = basket->GetLast();
          layout.embedded.back() += bytes;
          layout.embeddedBaskets.push_back(bytes);
          addToCluster(layout.embeddedClusters, branch.GetBasketEntry()[i], bytes);

@@ -150,7 +150,7 @@ void chain(const char *path, const std::string &leaf = "", int entries = 100)
       tree->Branch("v", values, leaf.c_str());
    for (int entry = 0; entry < entries; ++entry)
       tree->Fill();
-   tree->Write();
+   leaf.empty() ? file.WriteTObject(tree) : tree->Write(); // embedded in its record, or flushed
 }
 
 void lengths(const char *path)

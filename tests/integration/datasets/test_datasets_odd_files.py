@@ -151,7 +151,8 @@ def test_branches_that_a_file_lacks_are_listed(add: tuple[FolderCatalogue, Add])
     manifest = add[1]("empty.root", "int.root", "fewer.root")
     assert manifest.missing_branches == {"v": "fewer.root"}
     assert manifest.branches == ("x",)
-    assert [file.layout.entries for file in manifest.files] == [0, 100, 100]
+    layouts = [file.layout for file in manifest.files]
+    assert [(layout.entries, layout.clusters) for layout in layouts] == [(0, 0), (100, 1), (100, 1)]
     assert "fractions are of the 1 common branch." in next(manifest.describe_peculiarities())
 
 
