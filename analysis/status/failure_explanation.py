@@ -200,8 +200,10 @@ def _explain_by_downtime(
     downtime: DowntimeRow, count: int, runs: Sequence[FailedRun]
 ) -> FailureExplanation:
     """Explain failures by an announced outage, which comes before any other origin."""
-    is_storage = downtime.subject_kind == subjects.STORAGE_SITE
-    culprit = Culprit.STORAGE if is_storage else Culprit.SITE
+    by_kind = {subjects.STORAGE_SITE: Culprit.STORAGE, subjects.SITE: Culprit.SITE}
+    # An outage of all of a site fails jobs elsewhere by its storage.
+    is_own = all(run.site == downtime.site for run in runs)
+    culprit = by_kind.get(downtime.subject_kind, Culprit.SITE if is_own else Culprit.STORAGE)
     parts = {subjects.STORAGE_SITE: "the storage of ", subjects.SITE: "jobs at "}
     subject = f"{parts.get(downtime.subject_kind, '')}{downtime.site}"
     affected = Tally(count, sum(run.count for run in runs))

@@ -335,6 +335,7 @@ def _add_explanations(
         if row.subject_kind in SUBJECT_KINDS
         and row.rule_version
         and not row.rule
+        and row.cause != OVERRIDE
         and row.state in BAD_STATES
     ]
     newest = sorted(judged, key=lambda row: row.since_us)[-MAX_EXPLAINED:]

@@ -274,11 +274,12 @@ def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
 
 
 def test_an_announced_downtime_is_the_cause(store: Store, announce: Announce) -> None:
-    break_site(store)
+    break_storage(store)
     announce(make_downtime(5, 30))
-    assert explain(store).action == (
-        "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
-    )
+    action = "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
+    for site, culprit in (("A", Culprit.SITE), ("B", Culprit.STORAGE)):
+        explanation = explain(store, site)
+        assert (explanation.culprit, explanation.action) == (culprit, action)
 
 
 @pytest.mark.parametrize("plant", [break_site, break_storage, run_alone, fail_as_elsewhere])
@@ -286,8 +287,7 @@ def test_a_downtime_of_the_storage_explains_first(
     store: Store, announce: Announce, plant: Callable[[Store], None]
 ) -> None:
     plant(store)
-    downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
-    announce(downtime)
+    announce(replace(make_downtime(0, 30), subject_kind="storage_site"))
     explanation = explain(store)
     assert explanation.culprit == Culprit.STORAGE
     assert "failures in the announced downtime of the storage of A: the storage" in (
@@ -298,8 +298,7 @@ def test_a_downtime_of_the_storage_explains_first(
 
 def test_a_downtime_explains_only_what_it_may_cause(store: Store, announce: Announce) -> None:
     store.add(run(True, n, "credential") for n in range(9))
-    downtime = replace(make_downtime(0, 30), subject_kind="storage_site")
-    announce(downtime)
+    announce(replace(make_downtime(0, 30), subject_kind="storage_site"))
     assert explain(store).action.startswith("Cause: credential.")
     announce(make_downtime(20, 30))
     assert explain(store).action.startswith("Cause: credential.")

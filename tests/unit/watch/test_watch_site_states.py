@@ -349,13 +349,13 @@ def test_a_risk_is_no_downtime(store: Store) -> None:
 
 
 def test_an_override_holds_until_its_end(store: Store) -> None:
-    store.add(run_tests(0, 8, good=True))
+    store.add([*run_tests(0, 8, good=True), run_test(1.2, good=False)])
     evaluate(store, 2)
     state_history.add_override(store, make_override(3, 6))
     evaluate(store, 4)
     assert history(store) == [(1, "ok"), (3, "critical")]
     current = state_history.list_current_states(store, site="A")[0]
-    assert current.cause == "override"
+    assert (current.cause, current.evidence.explanation) == ("override", None)
     assert current.reason.startswith("set by ada: disk server burns (by the rules ok: ")
     state_history.end_overrides(store, "A", now_us=START + 5 * HOUR, who="bob")
     evaluate(store, 8)
