@@ -109,9 +109,9 @@ def reporting_for_submission(settings: Settings, options: SubmissionOptions) -> 
         raise ConfigError(
             f"no key for {reporting.spec.url}; jobs could not report to it",
             where="service_token_file",
-            hint="Ask the operator of the service for a key (treehammer token create --role submit), "
-            "keep it in a file that only you can read, and name that file: service_token_file, or set "
-            f"{TOKEN_VARIABLE}. To submit without the service: --no-service.",
+            hint="Ask the operator of the service for a key (treehammer token create --role submit --name "
+            "NAME), keep it in a file that only you can read, and name that file: service_token_file, "
+            f"or set {TOKEN_VARIABLE}. To submit without the service: --no-service.",
         )
     return JobReporting(reporting.spec, reporting.ca, key)
 

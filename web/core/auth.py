@@ -151,7 +151,7 @@ class AccessControl:
         if scheme.lower() != "bearer" or not token.strip():
             raise _unauthorized(
                 "a token is required: Authorization: Bearer TOKEN. "
-                "The service's administrator creates one: treehammer token create"
+                "Its operator creates one: treehammer token create --role ROLE --name NAME"
             )
         if accept_stale_keys and not self.is_fresh:
             try:
@@ -241,7 +241,7 @@ def require_read_grant(grant: AccessGrant) -> AccessGrant:
         raise RequestRefusedError(
             403,
             f"a token of the role '{grant.role}' may not read results. "
-            "The service's administrator creates one that may: treehammer token create --role read",
+            "The service's operator creates one: treehammer token create --role read --name NAME",
         )
     return grant
 

@@ -229,7 +229,7 @@ def test_sign_in_cookie_permits_reading_only(start_service: StartService) -> Non
 
 
 def test_refused_reading_names_remedy(start_service: StartService) -> None:
-    remedy = "treehammer token create"
+    remedy = " --name NAME"
     operations = (operation.path for operation in OPERATIONS)
     paths = (*operations, "/measurements/x", "/campaigns/x/operations")
     with start_service() as service:
