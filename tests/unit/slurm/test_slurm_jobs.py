@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,16 +173,14 @@ def test_large_arrays_follow_each_other(slurm: SlurmAnswers) -> None:
     assert sorted(ranges) == ["--array=0-0%2", "--array=0-1%2"]
 
 
-def read_site(folder: Path, options: str) -> Path:
-    file = folder / "sites.toml"
-    file.write_text(_SITES.format(options=options))
-    return file
-
-
-def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
-    file = read_site(tmp_path, '{account = "physics", partition = "long", comment = "a b"}')
-    site = read_sites_file(file).sites["HPC"]
+def test_script_has_options_of_its_site_and_no_delays(tmp_path: Path) -> None:
+    options = '{account = "physics", partition = "long", comment = "a b"}'
+    (tmp_path / "sites.toml").write_text(_SITES.format(options=options))
+    site = read_sites_file(tmp_path / "sites.toml").sites["HPC"]
     plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site)
+    delayed = replace(plan, options=SubmissionOptions(pace=Pace(spread_s=60)))
+    with pytest.raises(ConfigError, match="without delays"):
+        list(render_jobs(delayed, tmp_path, environ={}))
     jobs = list(render_jobs(plan, tmp_path, environ={}))
     assert len({job.text for job in jobs}) == 1
     settings = load_settings({}, environ={}, folder=tmp_path)
@@ -194,14 +194,12 @@ def test_account_and_partition_of_site_reach_the_script(tmp_path: Path) -> None:
         f"#SBATCH --chdir={script.parent}",
     } <= {*lines}
     assert not any("--array=" in line for line in lines[5:])
-
-
-def test_delayed_starts_are_refused(tmp_path: Path) -> None:
-    site = read_sites_file(read_site(tmp_path, "{}")).sites["HPC"]
-    options = SubmissionOptions(pace=Pace(spread_s=60))
-    plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site, options=options)
-    with pytest.raises(ConfigError, match="without delays"):
-        list(render_jobs(plan, tmp_path, environ={}))
+    # A node without room tells why.
+    variables = {"SLURM_ARRAY_TASK_ID": "0", "TMPDIR": "/proc/none", "PATH": "/usr/bin:/bin"}
+    subprocess.run(["sh", script], cwd=script.parent, env=variables, check=False)
+    (output,) = script.parent.glob("jobs/0/output/attempt-1")
+    assert (output / "exit_code").read_text() == "126\n"
+    assert "mktemp" in (output / "worker.err").read_text()
 
 
 def test_commands_get_no_defaults_and_are_named_if_missing_silent_or_failing(
