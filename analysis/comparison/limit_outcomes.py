@@ -165,7 +165,9 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         return LimitReport(campaign, count, ())
     metrics = tuple(dict.fromkeys(metric for _, metric in limits))
     rows = load_metric_rows(store, Selection((campaign.id,)), SAMPLE_COLUMNS, metrics)
-    tested = [row for row in rows if row["test_name"] == campaign.test_name]
+    # A limit speaks of this campaign's load, of which each job is a part.
+    own_jobs = {"start_planned_us": None}
+    tested = [{**row, **own_jobs} for row in rows if row["test_name"] == campaign.test_name]
     samples = assign_compilers(unify_hosts(map(Sample.from_row, tested)))
     limited = _LimitedCampaign(definition, samples)
     planned = {*(plan.runners or plan.sites)} - {*plan.excluded}

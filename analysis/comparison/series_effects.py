@@ -32,7 +32,12 @@ from treehammer.analysis.statistics.job_pairs import (
     drop_dirty,
     pair_jobs,
 )
-from treehammer.analysis.statistics.sample import SELECTION_AXIS, Sample, select_known_hosts
+from treehammer.analysis.statistics.sample import (
+    COMMON_START,
+    SELECTION_AXIS,
+    Sample,
+    select_known_hosts,
+)
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     MIN_HOSTS,
@@ -334,9 +339,13 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         yield from _find_reading_reasons(effect)
     if effect.missing_jobs:
         hosts = {0: "no known host", 1: "one host"}.get(effect.hosts) or f"{effect.hosts:,} hosts"
-        yield explain_few_units(
+        reason = explain_few_units(
             effect.launches or effect.jobs, f" on {hosts}", bool(effect.launches)
         )
+        if any(job.job_id.startswith(COMMON_START) for job in effect.a):
+            why, remedy = reason.why.replace("job", COMMON_START, 1), "submit more rounds"
+            reason = reason._replace(why=why, remedy=f"{remedy} (-S rounds={2 * MIN_JOBS})")
+        yield reason
     elif effect.estimate is None:
         yield RefusalReason(
             Verdict.NOT_ENOUGH,

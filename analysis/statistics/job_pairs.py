@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from statistics import fmean, median, stdev
+from statistics import fmean, median, pstdev, stdev
 from typing import Any, NamedTuple, TypeVar
 
 from treehammer.analysis.statistics.estimates import Estimate, combine_estimates, estimate_mean
@@ -321,18 +321,14 @@ Key = tuple[Scalar | None, ...]
 
 @dataclass(frozen=True)
 class MeanAndRms:
-    """Mean of repeated executions and their RMS deviation from it, in the metric's unit."""
+    """Mean of repeated executions and their RMS deviation from it, in the metric's unit.
+
+    The RMS divides by n, as study S0's error bars do.
+    """
 
     n: int
     mean: float
     rms: float
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> MeanAndRms:
-        """Sum up at least one value; the RMS divides by n, as study S0's error bars do."""
-        mean = math.fsum(values) / len(values)
-        square = math.fsum((value - mean) ** 2 for value in values) / len(values)
-        return cls(len(values), mean, math.sqrt(square))
 
 
 @dataclass(frozen=True)
@@ -372,7 +368,7 @@ class ExecutionGroup:
     def mean_and_rms(self, metric: str) -> MeanAndRms | None:
         """Summarize over executions; None where none recorded the metric."""
         values = [row[metric] for row in self.rows if row[metric] is not None]
-        return MeanAndRms.from_values(values) if values else None
+        return MeanAndRms(len(values), fmean(values), pstdev(values)) if values else None
 
     def mean_over_jobs(self, metric: str) -> MeanWithInterval | None:
         """Summarize over jobs; None where none recorded the metric."""

@@ -43,6 +43,7 @@ _UNITS = {
     "B": DisplayUnit("MB", _MEGABYTE),
     "B/s": DisplayUnit("MB/s", _MEGABYTE),
     "Hz": DisplayUnit("1/s"),
+    "ns": DisplayUnit("ms", 1e6),
 }
 
 
@@ -59,8 +60,6 @@ def find_display_unit(metric: str, unit: str = "1") -> DisplayUnit:
         unit: its unit, unless the catalogue has it.
     """
     unit = METRICS_BY_NAME[metric].unit if metric in METRICS_BY_NAME else unit
-    if unit == "ns":
-        return DisplayUnit("ms", 1e6)
     if unit == "s" and _SHORT_TIME.search(metric):
         return _MILLISECOND
     if unit == "J" and _PER_EVENT in metric:

@@ -66,6 +66,8 @@ CONTEXT_AXES: Mapping[str, str] = {
     COMMIT_AXIS: "commit",
 }
 
+#: First words of the identity that stands for all jobs of a common start in comparisons.
+COMMON_START = "common start"
 #: Axis on which two selections are compared; their common properties form the series.
 SELECTION_AXIS = "selection"
 
@@ -120,6 +122,7 @@ SAMPLE_COLUMNS: tuple[str, ...] = (
     "passes_counted",
     "events_read",
     "own_text_bytes",
+    "start_planned_us",
 )
 
 
@@ -197,6 +200,8 @@ class Sample:
         """
         headline: tuple[HeadlineMetric, ...] = row.get("headline", DEFAULT_HEADLINE)
         text = _select_text(row, _TEXT_COLUMNS)
+        if start_us := row.get("start_planned_us"):  # such jobs measure the storage once
+            text["job_id"], row = f"{COMMON_START} {start_us}", {**row, "attempt": 1}
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
         build |= _select_text(row, BUILD_FACTS)
         cpu_s: float | None = row.get("loop_cpu_s")  # the median of one pass

@@ -435,6 +435,15 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     assert " %) lower (better) with listen=128 than with listen=5. rate_hz is" in result.output
 
 
+def test_jobs_of_a_common_start_count_once(store: Store, tmp_path: Path) -> None:
+    store.add_campaign(make_campaign_row(plan=make_headline_plan("queue_depth")), [])
+    for listen, job in itertools.product((5, 128), range(4)):
+        variant, extras = f'{{"listen":{listen}}}', {"queue_depth": listen + job / 10}
+        add(store, f"{listen}-{job}", variant=variant, extras=extras, start_planned_us=listen)
+    output = compare(tmp_path, "5", "128", "--axis", "listen").output
+    assert "submit more rounds (-S rounds=6)" in output
+
+
 def test_zero_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> None:
     fill_with_headline(store, make_headline_plan("queue_depth"), depth={"5": 0.0})
     compare(tmp_path, "5", "128", "--axis", "listen")

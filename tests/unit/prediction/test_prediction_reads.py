@@ -150,7 +150,6 @@ def test_each_call_and_step_of_opening_waits_for_a_round_trip() -> None:
     assert prediction.wall_s == pytest.approx(
         0.5 + 307 * (0.02 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
     )
-    assert prediction.low_s < prediction.wall_s < prediction.high_s
 
 
 def test_bandwidth_adds_the_time_of_the_bytes() -> None:
