@@ -97,7 +97,10 @@ def test_upload_leaves_locally_tracked_jobs(service: ServiceThread, key: str) ->
     # A job imported here was queued again by its submitter.
     second = replace(ATTEMPT, number=2)
     assert upload(service, key, JOB, second) == (1, 1, 1)
+    assert upload(service, key, JOB, ATTEMPT, second) == (0, 0, 4), "it came late"
     assert (jobs(service), service.store.attempts(["j1"])) == ([marked(JOB)], [ended, second])
+    for state, changes in (("done", 1), ("running", 0), ("lost", 1)):
+        assert upload(service, key, replace(JOB, state=state)) == (0, changes, 2 - changes)
 
 
 def test_upload_requires_submitter_key(service: ServiceThread, key: str) -> None:

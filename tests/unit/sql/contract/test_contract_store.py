@@ -705,7 +705,12 @@ def test_hostile_senders_do_not_move_the_mean_of_a_series(
 
 def test_of_two_senders_the_earlier_one_counts(store: Store) -> None:
     send_values(store, "early", [HONEST_S] * 6, received_us=1)
-    send_values(store, "late", [900.0] * 30, received_us=2)
+    known = make_measurement("early", campaign_id="early", cpu_per_event_s=HONEST_S)
+    again = Sender("late", "early", "192.0.2.1", received_us=2)
+    store.add([known], [Delivery(again, MEASUREMENTS, "early", ["early"])])
+    send_values(store, "late", [900.0] * 30, received_us=3)
+    for few in ("a", "b"):  # too few values for a vote
+        send_values(store, few, [900.0], received_us=4)
     assert {row["job_id"] for row in store.measurements(EVERYTHING) if row["plausible"]} == {
         "early"
     }
