@@ -102,7 +102,7 @@ class RemoteService:
         masked = mask_credentials(url)
         if not is_safe or masked != url:
             raise NothingToDoError(
-                "must begin with https:// or be of this machine, without a user", where=masked
+                "the address must begin with https:// or be local, without a user", where=masked
             )
         key = load_user_key(settings)
         return cls(url, timeout_s, key.text if key else "", str(settings.service_ca_file or ""))
@@ -198,5 +198,5 @@ def _explain_status(error: urllib.error.HTTPError, url: str) -> Exception:
                 hint="Name its file as service_token_file.",
             )
         if error.code == 404:
-            return NothingToDoError("the service does not know this site or release", where=url)
+            return NothingToDoError("no service is there, or it does not know this name", where=url)
     return StoreError(f"the service answered with status {error.code}", where=url)

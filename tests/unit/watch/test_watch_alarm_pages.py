@@ -130,6 +130,8 @@ def test_service_is_checked_from_outside(settings: Settings, service: ServiceThr
     result = check(settings, "--service", "http://127.0.0.1:1", "-v")
     assert result.return_value == 2
     assert result.output.count("the service does not answer: Connection refused") == 2
+    result = check(settings, "--service", f"{service.client.base_url}/x")
+    assert "no service is there" in result.output
 
 
 @pytest.mark.parametrize(
@@ -142,8 +144,8 @@ def test_service_is_checked_from_outside(settings: Settings, service: ServiceThr
         (("--site", "SITE_OJ"), "SITE SITE_OJ UNKNOWN - there is no site 'SITE_OJ' that"),
         (("--site", "\udcff"), r"TREEHAMMER UNKNOWN - '\udcff' is not UTF-8 text"),
         (("--release", "5.34"), "RELEASE 5.34 UNKNOWN - ROOT '5.34' was never measured"),
-        (("--all", "--url", "http://h"), "TREEHAMMER UNKNOWN - http://h: must begin with https://"),
-        (("--all", "--url", "https://u:pw@h"), "TREEHAMMER UNKNOWN - https://***@h: must begin"),
+        (("--all", "--url", "http://h"), "TREEHAMMER UNKNOWN - http://h: the address must begin"),
+        (("--all", "--url", "https://u:pw@h"), "TREEHAMMER UNKNOWN - https://***@h: the address"),
     ],
 )
 def test_wrong_use_is_unknown(settings: Settings, words: tuple[str, ...], output: str) -> None:
