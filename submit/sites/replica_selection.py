@@ -111,7 +111,7 @@ def _is_disk_rse(rse: Rse) -> bool:
 
 
 def _select_site_rses(site: str, rucio: RucioClient) -> Sequence[Rse]:
-    """Return the RSE of that name, or the usable one of a site with the most free quota."""
+    """Return the RSE of that name, or the writable one of a site with the largest quota."""
     try:
         rses = rucio.find_rses(f"site={site}|rse={site}")
     except RseExpressionError as error:
@@ -122,7 +122,9 @@ def _select_site_rses(site: str, rucio: RucioClient) -> Sequence[Rse]:
     if len(on_disk) < 2:
         return on_disk or rses
     quotas = rucio.list_quotas()
-    return [max(on_disk, key=lambda rse: quotas.get(rse.name, AccountQuota(0, 0)).free)]
+    # Not by what is left of it: the same command would choose another one the next time.
+    limits = {rse: quotas.get(rse.name, AccountQuota(0, 0)).limit for rse in on_disk}
+    return [max(on_disk, key=lambda rse: (rse.writable, limits[rse]))]
 
 
 def list_expected_replicas(

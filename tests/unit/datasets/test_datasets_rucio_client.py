@@ -410,10 +410,7 @@ def test_refused_names_are_found_before_the_first_byte(
 @pytest.mark.parametrize(
     ("refusal", "message"),
     [
-        (
-            rucios.InvalidObject("bad checksum"),
-            "^Rucio: Provided object does not match schema. bad",
-        ),
+        (rucios.InvalidObject("bad checksum"), "^Rucio: Provided object does not match .* bad"),
         (rucios.CannotAuthenticate("expired"), "^Cannot authenticate.*expired\n  Renew it"),
         (rucios.DatabaseException("deadlock"), "no storage takes the files"),
     ],
@@ -479,9 +476,8 @@ def test_list_of_rses_that_is_cut_between_rows_is_noticed(
 ) -> None:
     rucio = make_rucio(server, tmp_path).rucio
     vars(rucio)["fetch_rse"] = fetch_rse = MagicMock()
-    rucio.find_rses("tier=2")
     rucio.find_rses("*")
-    assert "".join(call.args[0] for call in fetch_rse.call_args_list) == "ABABC"
+    assert [call.args for call in fetch_rse.call_args_list] == [("A",), ("B",), ("C",)]
     server.rses[cut] = server.rses[cut][:-1]
     with pytest.raises(RucioSilentError, match=r"no whole answer: it lists \d RSEs in tier=2, "):
         rucio.find_rses("tier=2")
@@ -649,8 +645,8 @@ def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
 def test_denied_and_deleted_rules_end_polling() -> None:
     refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
     (look,) = Played(None).follow(ASKED, refused)
-    assert [status.state for status in look] == [DENIED, DENIED]
-    assert [status.reason for status in look] == ["its rule was deleted", "no quota"]
+    expected = [(DENIED, "its rule was deleted"), (DENIED, "no quota")]
+    assert [(status.state, status.reason) for status in look] == expected
 
 
 def test_stuck_rule_does_not_block_others() -> None:

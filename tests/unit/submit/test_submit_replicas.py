@@ -22,9 +22,8 @@ from treehammer.collectors.job_spec import InputFile
 from treehammer.datasets import doors
 from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRIED, FileObservation
 from treehammer.datasets.manifest import Manifest, Replica
-from treehammer.datasets.rucio.rucio_conversions import Rse
+from treehammer.datasets.rucio.rucio_conversions import AccountQuota, Rse
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, NothingToDoError
-from treehammer.sql.write.store import Store
 from treehammer.submit.planning.job_planner import JobInputs
 from treehammer.submit.sites import replicas as rucio_placement
 from treehammer.submit.sites.replica_selection import list_expected_replicas, select_storage
@@ -159,9 +158,7 @@ def test_only_proofs_are_recorded(settings: config.Settings, manifest: Manifest)
     assert not (settings.data_dir / "results.db").exists()
     checks = check_replicas(manifest, expected, full=True)
     bad = replace(checks[0], state=CORRUPT_STATE, wrong_reads=2, message="other")
-    assert record_findings(manifest, [bad, checks[1]], settings) == 0
-    with Store.open(settings.database) as store:
-        assert store.mark_bad_replicas() == 0  # there are no measurements
+    assert record_findings(manifest, [bad, checks[1]], settings) == 0, "no measurement is marked"
 
 
 def run(settings: config.Settings, *words: str, alone: bool = False) -> Result:
@@ -276,6 +273,13 @@ def test_storage_for_its_own_nodes_has_replicas(placed_manifest: Manifest) -> No
     bad = ReplicaCheck(replace(expected, rse="B_DISK"), CORRUPT_STATE, "", 2, 2)
     declared = declare_bad_replicas(placed_manifest, [bad], MagicMock(rucio=rucio))
     assert declared == {bad: "declared bad: Rucio replaces it"}, "it is not the only replica"
+
+
+def test_site_stands_for_its_largest_writable_quota(settings: config.Settings) -> None:
+    quotas = {"SHUT": AccountQuota(9, 0), "USED": AccountQuota(8, 7), "SMALL": AccountQuota(7, 0)}
+    rses = [Rse(name, "S", "DISK", name != "SHUT", staging=False) for name in quotas]
+    rucio = MagicMock(find_rses=lambda _: rses, list_quotas=lambda: quotas)
+    assert select_storage("S", settings, rucio) == (rses[1],)
 
 
 def test_first_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
