@@ -373,11 +373,10 @@ def test_queries_select_by_columns_of_the_plan(store: Store) -> None:
     assert own == [(version, plans[version]) for version in ("0.3.0", "0.2.0")]
     sequential = load_sequential_plans(store, plans)
     assert sequential == {"0.3.0": plans["0.3.0"].until_decided}
-    store.include_sites("0.2.0", {"SITE_B": "forced"})
-    included = plans["0.2.0"].replace(included={"SITE_B": "forced"})
-    assert store.campaign("0.2.0") == replace(
-        make_campaign_row("0.2.0", created_us=2), plan=included
-    )
+    for site in ("SITE_A", "SITE_B"):
+        store.include_sites("0.2.0", {site: "forced"})
+    plan = plans["0.2.0"].replace(included={"SITE_A": "forced", "SITE_B": "forced"})
+    assert store.campaign("0.2.0") == replace(make_campaign_row("0.2.0", created_us=2), plan=plan)
 
 
 def test_foreign_plan_of_an_imported_file_is_named() -> None:
