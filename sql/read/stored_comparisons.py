@@ -191,7 +191,7 @@ class ReleaseComparison:
 
 
 def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseComparison]:
-    """List the newest comparison of each test and pair of releases.
+    """List the newest comparison of each test and pair of releases, with an interval if there is one.
 
     Args:
         store: the database.
@@ -260,10 +260,10 @@ def _list_newest(
     counts: Callable[[VerdictRow], bool] = lambda _: True,
     decided: Collection[str] = (),
 ) -> dict[tuple[str, str, str], VerdictRow]:
-    """List the first row of the newest comparison of each test, A and B, decided ones first."""
+    """List the newest first row by test, A and B; decided ones (default: with an interval) first."""
     table, same = verdict.c, verdict.alias().c
-    is_same = same.comparison_id == table.comparison_id
-    is_decided = sa.exists().where(is_same, same.verdict.in_(decided))
+    is_judged = same.verdict.in_(decided) if decided else same.low.is_not(None)
+    is_decided = sa.exists().where(same.comparison_id == table.comparison_id, is_judged)
     order = sa.case((is_decided, 0), else_=1), table.created_us.desc(), table.comparison_id.desc()
     query = sa.select(verdict).where(table.line == 0, table.axis == "root")
     if release is not None:

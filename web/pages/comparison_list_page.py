@@ -261,7 +261,7 @@ def _build_list(
             "Releases",
             ui.quiet(
                 "CPU time per event of the release above, against the one on the left: the newest stored "
-                "comparison, over all sites where possible."
+                "comparison with an interval, if any, over all sites where possible."
             ),
             *(ui.TableSection(matrix, is_static=True) for matrix in matrices),
             *_draw_releases(store),

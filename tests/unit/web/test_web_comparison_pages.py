@@ -212,6 +212,7 @@ def compare(
             label=str(number),
             verdict=verdict,
             effect=effect,
+            low=effect,
             evidence=evidence,
         )
         for number, (verdict, effect) in enumerate(judged)
@@ -226,6 +227,7 @@ def service(pages: ServiceThread) -> ServiceThread:
         "both": compare("6.38", "6.40", ("slower", 0.05), ("faster", -0.1), ("undecided", 0.01)),
         "site": compare("6.36", "6.40", ("same", 0.001), ("only in A", None), scope="site"),
         "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
+        "again": compare("6.36", "6.40", ("too little read", None)),
         "short": compare("6.38", "6.42", ("too little read", None), ("not enough data", None)),
     }
     for place, (identity, rows) in enumerate(compared.items()):
