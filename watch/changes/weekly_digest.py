@@ -120,7 +120,8 @@ class WeeklyDigest:
             ]
             parts.append(f"<ul>{''.join(items)}</ul>" if items else f"<p>{section.empty}</p>")
             parts += [f"<p>{section.more} more.</p>"] if section.more else []
-        return f"<!DOCTYPE html><html><body>{''.join(parts)}</body></html>\n"
+        head = '<!DOCTYPE html><html><head><meta charset="utf-8"></head>'
+        return f"{head}<body>{''.join(parts)}</body></html>\n"
 
     def _list_markdown(self, base_url: str) -> Iterator[str]:
         yield f"# {self.title}"

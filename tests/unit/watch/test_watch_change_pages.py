@@ -248,14 +248,14 @@ def test_digest_has_one_line_for_each_change(service: ServiceThread) -> None:
 
 
 def test_digest_is_printed_with_links(database: str) -> None:
-    year, week, _ = NOW.isocalendar()
-    arguments = ["--database", database, "digest", "--week", f"{year}-W{week:02}"]
+    arguments = ["--database", database, "digest", "--week", f"{NOW:%G-W%V}"]
     printed = CliRunner().invoke(cli, arguments, catch_exceptions=False).output
     assert "## Slower\n\n- ROOT 6.40.00 since" in printed
     assert "wall relative to 6.38.00 +4.1 %" in printed
     assert "([evidence](/changes/cpu))" in printed
     html = CliRunner().invoke(cli, [*arguments, "--html"], catch_exceptions=False).output
     assert '<a href="/changes/storage">' in html
+    assert '<meta charset="utf-8">' in html
     listed = CliRunner().invoke(
         cli, ["--database", database, "changes", "--site", "B", "--json"], catch_exceptions=False
     )
