@@ -195,6 +195,9 @@ def test_launches_are_the_units_of_a_host() -> None:
     assert estimate.mean == pytest.approx(0.05)
     assert estimate.se**2 == pytest.approx(0.01**2 / 3 + SHARED_SCATTER**2)
     assert estimate.df == pytest.approx(2 * 3 * estimate.se**2 / 0.01**2)
+    counted = estimate_effect([replace(launched, headline=HeadlineMetric("read_calls", unit="1"))])
+    assert counted is not None
+    assert counted.se == pytest.approx(0.01 / math.sqrt(3)), "no clock"
 
 
 def test_launches_of_an_hour_share_a_part_that_further_ones_leave() -> None:
@@ -223,8 +226,10 @@ def test_unknown_and_single_hosts_are_left_out() -> None:
     assert rows(ask(changed(alone, is_b, metrics={})))[0].verdict == Verdict.NOT_ENOUGH
 
 
-def test_single_job_has_no_interval() -> None:
-    (row,) = rows(ask(SimulatedCampaign(jobs=1, effect=0.2).samples()))
+@pytest.mark.parametrize("bundled", [True, False])
+def test_single_job_has_no_interval(bundled: bool) -> None:
+    campaign = SimulatedCampaign(jobs=1, effect=0.2, job_noise=0.01, bundled=bundled)
+    (row,) = rows(ask(campaign.samples()))
     assert row.effect == pytest.approx(0.2, abs=0.05)
     assert (row.low, row.high, row.jobs_needed) == (None, None, 3)
 
