@@ -356,7 +356,7 @@ def _label_sample(
     text = sample.variant.label(axes) if present_axes else ""
     words = [text] if one_test and text else [sample.test_name, text]
     facts = {
-        "storage": sample.storage_site if sample.is_remote else "",
+        "storage": sample.storage_site if sample.storage_site != sample.site else "",
         "dataset": sample.dataset,
         "loop": CLING if sample.is_interpreted else "",
     }

@@ -234,11 +234,6 @@ class Sample:
         """Value on the axis ``commit``, see :func:`.identify_commit`; None outside Git."""
         return identify_commit(self.commit_id, self.dirty, self.test_hash) or None
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it read the storage of another site."""
-        return self.storage_site != self.site
-
     def axis_value(self, axis: str) -> Scalar | None:
         """Return the value on an axis of the variant or of :data:`CONTEXT_AXES`; None where it has none."""
         if axis == SELECTION_AXIS:

@@ -16,7 +16,7 @@ from simulated_campaign import SimulatedCampaign, ask, evidence, rows
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery
 from treehammer.analysis.comparison.comparison_notes import control_notes
-from treehammer.analysis.comparison.series_sides import split_sides
+from treehammer.analysis.comparison.series_sides import label_series, split_sides
 from treehammer.analysis.comparison.verdict_text import format_verdict
 from treehammer.analysis.statistics.job_pairs import (
     DIRTY_TREE,
@@ -79,9 +79,8 @@ def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
     sample = SimulatedCampaign().samples()[0]
     other = replace(sample, site="x", storage_site="x", door="y")
     assert release_key(sample, "root") == release_key(other, "root")
-    assert release_key(sample, "root") != release_key(
-        replace(sample, door_protocol="https"), "root"
-    )
+    secure = replace(sample, door_protocol="https")
+    assert release_key(sample, "root") != release_key(secure, "root")
 
 
 def test_varying_axes_have_their_values() -> None:
@@ -151,6 +150,8 @@ def test_storage_sites_are_series_of_their_own_and_an_axis() -> None:
     # Local and remote reading are compared through doors of one protocol.
     assert len({comparison_key(sample, "storage_site") for sample in (near, far, farther)}) == 1
     assert far.axis_value("storage_site") == "FAR"
+    labels = {*label_series([near, far], "root").values()}
+    assert labels == {"ttree-read", "ttree-read storage=FAR"}
 
 
 def test_pods_of_one_machine_count_as_one_host() -> None:
@@ -319,11 +320,8 @@ def test_controls_of_compared_jobs_are_summarized() -> None:
         replace(make_sample(5, 1.0, 0.9, CONTROL), plausible=False),
     ]
     (check,) = check_controls([*controls, *unrelated], {controls[0].job_id}, "root")
-    assert (check.metric, check.base, check.launches) == (
-        CPU_METRIC,
-        controls[0].variant["root"],
-        4,
-    )
+    base = controls[0].variant["root"]
+    assert (check.metric, check.base, check.launches) == (CPU_METRIC, base, 4)
     assert check.mean == pytest.approx(0.005)
     assert check.sd == pytest.approx(0.01291, rel=1e-3)
     assert (check.low or 0) < 0 < check.mean
