@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import methodcaller
 from typing import Any
@@ -16,7 +16,7 @@ from treehammer.analysis.comparison.comparison_result import CampaignVerdict, ju
 from treehammer.analysis.comparison.series_changes import DETAIL_COLUMNS
 from treehammer.analysis.statistics.distributions import student_quantile
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
-from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.analysis.statistics.verdict import MIN_JOBS, Verdict
 from treehammer.collectors.job_spec import CHECKSUM, TIMED
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
@@ -42,11 +42,15 @@ class UnmeasuredError(Exception):
 
 @dataclass(frozen=True)
 class MeasuredRatio:
-    """A ratio with its interval: of a verdict, of 95 % for a slope, else the smallest and largest ratio."""
+    """A ratio with its interval: of a verdict, of 95 % for a slope, else the smallest and largest ratio.
+
+    ``measurements`` is the smaller number of both sides where the interval holds all.
+    """
 
     value: float
     low: float
     high: float
+    measurements: int = field(default=MIN_JOBS, compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ def judge(store: Store, result: PublishedResult, campaign: CampaignRow) -> Repro
 def compare_with_print(result: PublishedResult, measured: MeasuredRatio) -> tuple[Agreement, str]:
     """Compare a measured ratio with the published range and its tolerance."""
     low, high = result.bounds
+    if measured.measurements < MIN_JOBS and not result.published.is_exact:
+        return Agreement.UNJUDGED, f"of what scatters, {MIN_JOBS} measurements are needed"
     if measured.low > high or measured.high < low:
         side = "above" if measured.low > high else "below"
         bounds = f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g}"
@@ -258,7 +264,7 @@ def _divide_counts(
     if a_low <= 0:
         raise UnmeasuredError(f"{quantity.metric} is 0 with {quantity.axis}={quantity.a}")
     middle = statistics.median(b) / statistics.median(a)
-    return MeasuredRatio(middle, b_low / a_high, b_high / a_low)
+    return MeasuredRatio(middle, b_low / a_high, b_high / a_low, min(len(a), len(b)))
 
 
 def _divide_metrics(
@@ -271,7 +277,7 @@ def _divide_metrics(
     ]
     if not ratios:
         raise UnmeasuredError(f"{quantity.divisor} is 0 or unknown")
-    return MeasuredRatio(statistics.median(ratios), min(ratios), max(ratios))
+    return MeasuredRatio(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
 
 def _measure_slope(

@@ -134,10 +134,11 @@ def test_unknown_name_is_refused_with_the_nearest(tmp_path: Path, words: str) ->
         ((1.5, 1.4, 1.6), Agreement.DIFFERS, "1.5 lies below 1.8 to 2.2"),
         ((2.0, 1.7, 2.1), Agreement.UNJUDGED, "the interval contains the bound 1.8"),
         ((2.0, 1.9, 2.3), Agreement.UNJUDGED, "the interval contains the bound 2.2"),
+        ((2.0, 2.0, 2.0, 1), Agreement.UNJUDGED, "of what scatters, 3 measurements are needed"),
     ],
 )
 def test_whole_interval_decides(
-    tmp_path: Path, measured: tuple[float, float, float], agreement: Agreement, reason: str
+    tmp_path: Path, measured: tuple[Any, ...], agreement: Agreement, reason: str
 ) -> None:
     text = RESULT.replace("exact = true", "exact = false\ntolerance = 0.1")
     result = read_result(write_result(tmp_path, text))
