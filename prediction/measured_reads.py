@@ -77,6 +77,7 @@ COLUMNS = tuple(
         "ntuple_clusters_loaded",
         "ntuple_pages_read",
         "door_rtt_s",
+        "origin_version",
         "distance_method",
         "calibration_before_s",
     ))
@@ -220,7 +221,7 @@ class MeasuredRead:
             (has_threads, "its threads wait for each other in ways that are not recorded"),
             (is_copied, "it reads a copy: only the copying depends on the distance"),
             (
-                SERVER_CACHE_AXIS in axes,
+                SERVER_CACHE_AXIS in axes or row["origin_version"],
                 "a cache answers, and how often it asks the origin is not counted",
             ),
         )
