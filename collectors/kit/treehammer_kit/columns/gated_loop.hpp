@@ -2,6 +2,11 @@
 #ifndef TREEHAMMER_GATED_LOOP
 #define TREEHAMMER_GATED_LOOP
 
+// ROOT is precompiled with <sys/cdefs.h> of an older C library, which may lack a macro of <sys/mman.h>.
+#include <sys/cdefs.h>
+#ifndef __attr_access_none
+#define __attr_access_none(argument)
+#endif
 #include <sys/mman.h>
 #include <ucontext.h>
 
