@@ -113,8 +113,8 @@ def check_command(settings: Settings) -> list[dict[str, Any]]:
 def upgrade_command(settings: Settings, backed_up: bool) -> None:
     """Upgrade the database to this version's schema, completely or not at all.
 
-    An SQLite file is backed up first. Back up PostgreSQL databases before: treehammer db backup. Oracle
-    commits each change of a table: make a backup with expdp; run an interrupted upgrade again to continue it.
+    An SQLite file is backed up first. Back up PostgreSQL before, by pg_dump or 'db backup' of the old version.
+    Oracle commits each change of a table: back up with expdp; run an interrupted upgrade again to continue it.
 
     Example: treehammer db upgrade
     """

@@ -164,7 +164,7 @@ def require_current_schema(engine: Engine) -> None:
     problems = {
         SchemaState.OLDER: (
             f"the database is at revision {revision}; this version needs {REVISION}",
-            f"Run: {UPGRADE_COMMAND}",
+            f"Run: {UPGRADE_COMMAND} (it backs up SQLite alone; for others, see its --help)",
         ),
         SchemaState.NEWER: (
             f"the database is at revision {revision}, which this version does not know",

@@ -504,7 +504,7 @@ def test_failed_upgrade_changes_nothing(
     revision = request.getfixturevalue("next_revision")
     revision.write_text(NEXT_REVISION + '    op.execute("SELECT * FROM no_such_table")\n')
     for act in (Store.open, check_database):
-        with pytest.raises(StoreError, match="treehammer db upgrade"):
+        with pytest.raises(StoreError, match=r"treehammer db upgrade \(it backs up SQLite"):
             act(url)
     for _ in range(2):  # each has a backup, also within one second
         with pytest.raises(StoreError, match="no_such_table"):
