@@ -229,12 +229,9 @@ def _explain_attempt(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) 
 def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:
     """Return failure class and reason of an attempt that did not bring all its measurements."""
     stopped_by = _stop_signal(sandbox)
+    default_class = "evicted" if stopped_by and attempt.state is JobState.DONE else "lost"
     if attempt.exit_code in _NODE_EXIT_CODES:
         default_class = "software-setup"
-    elif stopped_by and attempt.state is JobState.DONE:
-        default_class = "evicted"
-    else:
-        default_class = "lost"
     default_reason = f"stopped by {stopped_by}" if stopped_by else _describe_exit(attempt, sandbox)
     failure_class, reason = explain_end(attempt)
     return failure_class or default_class, reason or default_reason
@@ -247,6 +244,8 @@ def _stop_signal(sandbox: Path | None) -> str:
 
 
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:
+    if attempt.exit_code == 0:
+        return "the worker ended well, but records are missing: were they removed, or not returned?"
     code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
     try:
         output = read_file_end(sandbox / "worker.err", _MAX_ERROR_BYTES) if sandbox else ""

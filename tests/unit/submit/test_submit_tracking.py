@@ -293,6 +293,7 @@ def test_lost_sandbox_of_uploaded_job_is_no_failure(
     assert row.failure_class == ""
     assert row.message.startswith(ALL_MEASUREMENTS_STORED)
     assert "0 of 2 measurements arrived" in row.message
+    assert ("ended well" in row.message) == (code == 0)
 
 
 def test_removed_queue_keeps_uploaded_job_done(scene: TrackingHarness) -> None:
