@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from treehammer.collectors.storage_access import SCHEMES
 from treehammer.config import Settings
 from treehammer.datasets.rucio.rucio_conversions import (
     INVALID_NAME_ERRORS,
@@ -233,7 +234,8 @@ class RucioClient:
 
         request = partial(
             _list_replicas,
-            schemes=None if schemes is None else list(schemes),
+            # Without any, Rucio gives URLs of each storage's first protocol only.
+            schemes=list(schemes or (*filter(None, SCHEMES), "srm", "gsiftp")),
             rse_expression=expression or None,
             domain=domain,
         )

@@ -136,5 +136,4 @@ class RucioCatalogue:
 
 def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
     """Remove the longest matching prefix from a URL; return '' without a match."""
-    matching = [prefix for prefix in prefixes if url.startswith(prefix)]
-    return url.removeprefix(max(matching, key=len)).lstrip("/") if matching else ""
+    return url.removeprefix(max(filter(url.startswith, prefixes), key=len, default=url)).lstrip("/")

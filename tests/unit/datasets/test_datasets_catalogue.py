@@ -63,7 +63,6 @@ def test_existing_dataset_is_verified(
     before = made.verify("tiny")
     assert made.make(plan, software) == before
     assert fake_root == []
-    assert made.names() == ("tiny",)
     assert _there(made) == ["tiny"]
     (file,) = made.files("tiny")
     assert Path(file.url).read_bytes() == DATA

@@ -258,12 +258,14 @@ class Server:
             self.check(did["name"], "FILE")
         return [self.replicas[did["name"]] for did in dids if did["name"] in self.replicas]
 
-    def list_replicas(self, dids: list[Any], *, resolve_archives: bool, **_: Any) -> list[Any]:
+    def list_replicas(self, dids: list[Any], *, resolve_archives: bool, **words: Any) -> list[Any]:
         self.calls.append(f"replicas of {len(dids)}")
         return [
             {
                 **self.replicas[did["name"]],
-                "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": self.rse_type}},
+                "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": self.rse_type}}
+                if words.get("schemes")  # otherwise those of the first protocol, such as SRM
+                else {},
             }
             for did in dids
             if did["name"] in self.replicas
