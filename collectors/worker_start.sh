@@ -7,6 +7,8 @@ modules="ctypes, ssl, zlib"
 newer=python3.19:python3.18:python3.17:python3.16:python3.15:python3.14:python3.13:python3.12
 names=python3:$newer:python3.11:python3.10:python3.9:/usr/libexec/platform-python
 IFS=:
+newline='
+'
 found=
 missing=
 for place in ${TREEHAMMER_PYTHONS-} $names; do
@@ -20,6 +22,7 @@ for place in ${TREEHAMMER_PYTHONS-} $names; do
     [ -z "$libraries" ] || export LD_LIBRARY_PATH="$libraries"
     exec "$python" -ES -c "import sys; print('%d.%d.%d' % sys.version_info[:3]); import $modules" 2>/dev/null
   ) || version=${version:+"$version without one of $modules"}
+  version=${version##*"$newline"} # a wrapper may have printed more
   case $version in
     *without*) found="$found$python is $version, " ;;
     3.9.* | 3.[1-9][0-9]*.*)

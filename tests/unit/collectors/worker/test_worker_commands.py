@@ -99,7 +99,8 @@ def test_old_python_finds_a_newer_one(compiled: Path, tmp_path: Path, old: str, 
     (view / "bin" / "python3").symlink_to(sys.executable)
     (tmp_path / "python3").symlink_to(python)
     if newer == "on PATH":
-        (tmp_path / "python3.11").symlink_to(sys.executable)
+        (tmp_path / "python3.11").write_text(f'#!/bin/sh\necho Hi\nexec {sys.executable} "$@"\n')
+        (tmp_path / "python3.11").chmod(0o755)
     places = {"named": f"{python}:{sys.executable}", "view": f"/nowhere:{view}", "on PATH": ""}
     env = {worker_zipapp.PYTHONS_VARIABLE: places[newer]}
     # A batch system may pass on the settings of another Python.
