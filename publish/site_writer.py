@@ -338,7 +338,8 @@ def describe_verdicts(counts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
         words = ", ".join(f"{verdicts[name]} {word_verdict(metric, name)}" for name in certain)
         return (words if total == 1 else f"{words} of {total}"), _COLORS[certain[0]]
     verdict = max(verdicts, key=verdicts.__getitem__, default=Verdict.NOT_ENOUGH)
-    return str(verdict), _COLORS.get(Verdict(verdict), _OPEN_COLOR)
+    words = str(verdict) if len(verdicts) < 2 else f"{verdicts[verdict]} {verdict} of {total}"
+    return words, _COLORS.get(Verdict(verdict), _OPEN_COLOR)
 
 
 def draw_badge(subject: str, message: str, color: str) -> str:

@@ -268,10 +268,10 @@ def test_badge_names_the_verdicts_over_the_widest_scope_with_an_answer() -> None
     verdicts = {"cpu_per_event_s": {"host": {"slower": 1}, "sites": {"not enough data": 1}}}
     assert describe_verdicts(verdicts)[0] == "1 slower"
     counts = {"file_size_bytes": {"host": {"same": 9}, "sites": {"same": 20, "slower": 4}}}
-    message, color = describe_verdicts(counts)
-    assert message == "4 worse of 24"
+    assert describe_verdicts(counts)[0] == "4 worse of 24"
     assert describe_headline(counts).endswith("20 same, 4 worse over sites")
-    assert describe_verdicts({"cpu": {"site": {"only in A": 9, "same": 2}}})[0] == "same"
+    message, color = describe_verdicts({"": {"site": {"only in A": 9, "same": 2, "failed": 1}}})
+    assert message == "2 same of 3"
     assert describe_verdicts({})[0] == "not enough data"
     assert "&lt;b&gt;" in draw_badge("<b>", message, color)
 
