@@ -153,7 +153,7 @@ def _find_proxy_problem(settings: Settings) -> str:
         if answer.status == HTTPStatus.FORBIDDEN:
             return "it does not pass the header Host on"
         if answer.status != HTTPStatus.SEE_OTHER:
-            return f"it answers {answer.status} {answer.reason}"
+            return f"it answers POST /sign-out with {answer.status} {answer.reason}"
         if not answer.headers["Strict-Transport-Security"]:
             return "the service behind it runs without --behind-proxy"
         # Over TLS, the service looks at this cookie in place of a token.

@@ -227,7 +227,7 @@ def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with run_service(tmp_path, behind_proxy=is_behind_proxy) as service:
             assert problem in find_problem(make(service.client.base_url.port or 0))
-    for status, problem in ((403, "header Host"), (502, "it answers 502"), (303, "for headers")):
+    for status, problem in ((403, "header Host"), (502, "sign-out with 502"), (303, "for headers")):
         monkeypatch.setattr(access_checks, "_LATE_HEADERS_S", 0.1)
         with serve_http(make_answering_proxy(status)) as port:
             assert problem in find_problem(make(port))
