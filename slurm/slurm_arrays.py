@@ -161,18 +161,18 @@ class ArrayFolder(SubmissionFolder):
         return dict(sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders))
 
     def render_script(self, text: str, count: int) -> str:
-        """Complete a rendered template by the options that Treehammer sets."""
+        """Add the options that Treehammer sets behind those of a template, which they override."""
         throttle = _ARRAY_OPTION.search(text)
         options = {
             "job-name": self.name,
             "array": f"0-{count - 1}{f'%{throttle[1]}' if throttle else ''}",
             "chdir": quote_option(self.path),
             "output": f"jobs/%a/{_OUTPUT}",
-            "open-mode": "truncate",  # what it says of an earlier start is over
+            "open-mode": "truncate",
         }
-        first, _, rest = _ARRAY_OPTION.sub("", text).partition("\n")
-        lines = (f"#SBATCH --{name}={value}" for name, value in options.items())
-        return "\n".join([first, *lines, rest])
+        head, *rest = re.split(r"(?m)^(?!#|$)", _ARRAY_OPTION.sub("", text), maxsplit=1)
+        lines = (f"#SBATCH --{name}={value}\n" for name, value in options.items())
+        return "".join([head, *lines, *rest])
 
     def stage(self, text: str, jobs: Sequence[JobDescription], previous_attempts: int) -> None:
         """Write all files of the jobs.

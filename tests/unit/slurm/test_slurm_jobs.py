@@ -193,12 +193,12 @@ def test_script_has_options_of_its_site_and_no_delays(tmp_path: Path) -> None:
         '#SBATCH --comment="a b"',
         f"#SBATCH --chdir={script.parent}",
     } <= {*lines}
-    assert not any("--array=" in line for line in lines[5:])
-    # A node without room tells why.
+    assert sum("--array=" in line for line in lines) == 1
+    assert lines.index(f"#SBATCH --chdir={script.parent}") > lines.index('#SBATCH --comment="a b"')
     variables = {"SLURM_ARRAY_TASK_ID": "0", "TMPDIR": "/proc/none", "PATH": "/usr/bin:/bin"}
     subprocess.run(["sh", script], cwd=script.parent, env=variables, check=False)
     (output,) = script.parent.glob("jobs/0/output/attempt-1")
-    assert (output / "exit_code").read_text() == "126\n"
+    assert (output / "exit_code").read_text() == "126\n", "a node without room"
     assert "mktemp" in (output / "worker.err").read_text()
 
 
