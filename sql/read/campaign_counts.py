@@ -341,12 +341,11 @@ def count_left_out(
     )
     by = (columns.campaign_id, outcome_column())
     selected = sa.select(*by, sa.func.count()).where(columns.campaign_id.in_(ids)).group_by(*by)
-    completed = sa.or_(
-        columns.failure_class.is_(None), columns.failure_class.not_in(INTERRUPTED_CLASSES)
-    )
+    failure_class, job_ids = columns.failure_class, repeated.union_all(unfinished)
+    completed = sa.or_(failure_class.is_(None), failure_class.not_in(INTERRUPTED_CLASSES))
     queries = (
-        selected.where(columns.failure_class.in_(INTERRUPTED_CLASSES)),
-        selected.where(columns.job_id.in_(repeated.union(unfinished)), completed, is_left_out()),
+        selected.where(failure_class.in_(INTERRUPTED_CLASSES)),
+        selected.where(columns.job_id.in_(job_ids), completed, is_left_out()),
     )
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for query in queries:
