@@ -1,9 +1,9 @@
 """Map of a ROOT file: its baskets and pages by offset, joined with the reads of a command.
 
 A TTree's baskets are records of their own with the names of branch and tree, so that a walk over all
-records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists, and
-through a door a walk would take a request for each record: ``root_map.py`` lists these files, by the
-command's Python, after its run.
+records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists,
+the baskets of trees of one name in several folders have equal names, and through a door a walk would take a
+request for each record: ``root_map.py`` lists these files, by the command's Python, after its run.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ MAX_BRANCHES = 500
 _MAGIC = b"root"
 _BASKET = b"TBasket"
 _NTUPLE = b"ROOT::RNTuple"
+_TREES = (b"TTree", b"TNtuple", b"TNtupleD")
 #: Version of a record from which on its offsets have 64 bits.
 _LARGE_VERSION = 1000
+#: Offsets of a record and of its folder.
+_OFFSETS, _LARGE_OFFSETS = struct.Struct(">ii"), struct.Struct(">qq")
 _ROOT_MAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "root_map.py")
 #: Deadline for the lists of all files of a command.
 _TIMEOUT_S = 180
@@ -74,7 +77,9 @@ class Basket:
 
 
 def map_baskets(path: str) -> Tuple[List[Basket], bool]:
-    """List the baskets of all TTrees of a local file; return whether it holds an RNTuple, too.
+    """List the baskets of all TTrees of a local file; return whether its records do not suffice.
+
+    They do not for an RNTuple, and for trees of one name in several folders.
 
     Raises:
         MapError: the file is damaged.
@@ -128,7 +133,8 @@ def _list_pythons(command: Command) -> List[str]:
 def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
     version, position = struct.unpack_from(">ii", content, 4)
     (end,) = struct.unpack_from(">q" if version >= 1_000_000 else ">i", content, 12)
-    baskets, has_ntuples = [], False
+    baskets, is_incomplete = [], False
+    folders: Dict[bytes, int] = {}
     while position < min(end, len(content)):
         size, key_version, unzipped, _, header, _ = RECORD_HEAD.unpack_from(content, position)
         if size == 0:
@@ -136,9 +142,12 @@ def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
         if size < 0:  # a gap, which a deleted object left
             position -= size
             continue
-        names = position + RECORD_HEAD.size + (16 if key_version > _LARGE_VERSION else 8)
-        kind, names = _read_name(content, names)
-        has_ntuples |= kind == _NTUPLE
+        offsets = _LARGE_OFFSETS if key_version > _LARGE_VERSION else _OFFSETS
+        _, folder = offsets.unpack_from(content, position + RECORD_HEAD.size)
+        kind, names = _read_name(content, position + RECORD_HEAD.size + offsets.size)
+        is_incomplete |= kind == _NTUPLE
+        if kind in _TREES:
+            is_incomplete |= folders.setdefault(_read_name(content, names)[0], folder) != folder
         if kind == _BASKET:
             branch, names = _read_name(content, names)
             tree, _ = _read_name(content, names)
@@ -146,7 +155,7 @@ def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
             texts = (text.decode("utf-8", "replace") for text in (tree, branch))
             baskets.append(Basket(position, end_of_record, header, unzipped, *texts))
         position += size
-    return baskets, has_ntuples
+    return baskets, is_incomplete
 
 
 def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:

@@ -73,8 +73,8 @@ std::vector<Page> ListPages(const std::string &name, const std::string &file)
 """
 
 
-def list_baskets(file: Any, tree: Any) -> Iterator[Row]:
-    """List the baskets of a TTree; their sizes are in the headers of their records."""
+def list_baskets(file: Any, tree: Any, path: str) -> Iterator[Row]:
+    """List the baskets of a TTree by its path; their sizes are in the headers of their records."""
     starts: List[Tuple[int, str]] = []
     branches = list(tree.GetListOfBranches())
     while branches:
@@ -93,7 +93,7 @@ def list_baskets(file: Any, tree: Any) -> Iterator[Row]:
             raise OSError(f"the headers of {len(part)} baskets cannot be read")
         for (start, name), header in zip(part, RECORD_HEAD.iter_unpack(content.raw)):  # noqa: B905
             size, _, unzipped, _, header_size, _ = header
-            yield start, start + size, header_size, unzipped, tree.GetName(), name
+            yield start, start + size, header_size, unzipped, path, name
 
 
 def list_pages(root: Any, path: str, name: str) -> Iterator[Row]:
@@ -120,14 +120,14 @@ def list_with_root(root: Any, path: str) -> Iterator[Row]:
             kind = root.TClass.GetClass(key.GetClassName())
             if key.GetClassName() == "ROOT::RNTuple":
                 yield from list_pages(root, path, prefix + name)
-            elif kind and kind.InheritsFrom("TTree"):
-                yield from list_baskets(file, key.ReadObj())
+            elif kind and kind.InheritsFrom("TTree") and not kind.InheritsFrom("TChain"):
+                yield from list_baskets(file, key.ReadObj(), prefix + name)
             elif kind and kind.InheritsFrom("TDirectory"):
                 folders.append((f"{prefix}{name}/", key.ReadObj()))
 
 
 def list_with_uproot(uproot: Any, path: str) -> Iterator[Row]:
-    """List the pages of all RNTuples of a local file.
+    """List the rows of all TTrees and RNTuples of a local file.
 
     Raises:
         ValueError: it is behind a door.
@@ -138,6 +138,16 @@ def list_with_uproot(uproot: Any, path: str) -> Iterator[Row]:
         for key, kind in file.classnames().items():
             if kind == "ROOT::RNTuple":
                 yield from _list_uproot_pages(key.partition(";")[0], file[key])
+            elif kind in ("TTree", "TNtuple", "TNtupleD"):
+                yield from _list_uproot_baskets(key.partition(";")[0], file[key])
+
+
+def _list_uproot_baskets(path: str, tree: Any) -> Iterator[Row]:
+    for branch in tree.itervalues():
+        for number in range(branch.num_baskets - len(branch.embedded_baskets)):
+            key = branch.basket_key(number)
+            start, end = key.fSeekKey, key.fSeekKey + key.fNbytes
+            yield start, end, key.fKeylen, key.fObjlen, path, branch.name
 
 
 def _list_uproot_pages(name: str, ntuple: Any) -> Iterator[Row]:
