@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from machine_requirements import fetch_npm_package, skip_or_fail
+from machine_requirements import skip_or_fail
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.testbed.debian_packages import PackageTree
 
-AXE_VERSION = "4.14.1"
 VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
 #: Widths and color schemes of the tests of a page: each once, as neither depends on the other.
 LOOKS = (("phone", "dark"), ("laptop", "light"))
@@ -130,9 +130,8 @@ class WatchedTab:
         assert self.page.title() != "got", "text was executed as a script"
         assert not (faults := self.page.evaluate(_FIND_CHART_FAULTS)), faults
         # Evaluated by the debugger, since the page's content policy forbids foreign scripts.
-        self.page.evaluate(
-            (fetch_npm_package("axe-core", AXE_VERSION) / "axe.min.js").read_text("utf-8")
-        )
+        axe_core = resources.files("axe_playwright_python") / "axe.min.js"
+        self.page.evaluate(axe_core.read_text("utf-8"))
         results = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         violations = [
             f"{violation['id']}: {violation['help']}: {[node['target'] for node in violation['nodes'][:5]]}"
