@@ -300,7 +300,7 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     within = format_delta(evidence.delta)
     subject = b if row.metric in METRIC_TITLES else f"{row.metric} with {b}"
     if evidence.prediction:
-        where += f", measured at one more site {format_change_interval(*evidence.prediction)}"
+        where += f", at one more site {format_change_interval(*evidence.prediction)}"
     if row.verdict in (Verdict.SLOWER, Verdict.FASTER):
         return f"{subject} is {describe_change(row.effect, row.metric, evidence.better)} {where}"
     if row.verdict == Verdict.SAME:
