@@ -321,17 +321,21 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
         "dataset": len(datasets) > 1 and axis not in (DATASET_AXIS, FORMAT_AXIS),
         "loop": len(compilers) > 1,
     }
-    labels = {
-        key: _label_sample(sample, varying, distinctive, one_test=len(tests) == 1)
-        for key, sample in by_key.items()
+    # Series of one release have one name, also where a test was renamed.
+    by_release = {release_key(sample, axis): sample for sample in by_key.values()}
+    names = {
+        release: _label_sample(sample, varying, distinctive, one_test=len(tests) == 1)
+        for release, sample in by_release.items()
     }
-    by_release = {release_key(sample, axis): labels[key] for key, sample in by_key.items()}
-    doubled = Counter(by_release.values())
+    doubled = Counter(names.values())
     with_data = len(set(map(attrgetter("dataset_hash"), samples))) > len(datasets)
+    labels: dict[str, str] = {}
     doors: dict[tuple[str, str], set[str]] = defaultdict(set)
     for key, sample in by_key.items():
-        if doubled[labels[key]] > 1:
-            labels[key] += f" ({_list_hashes(sample, with_data)})"
+        release = release_key(sample, axis)
+        labels[key] = names[release]
+        if doubled[names[release]] > 1:
+            labels[key] += f" ({_list_hashes(by_release[release], with_data)})"
         doors[labels[key], sample.site].add(sample.door)
     for key, sample in by_key.items():
         if len(doors[labels[key], sample.site]) > 1:
