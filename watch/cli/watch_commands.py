@@ -157,7 +157,7 @@ def digest_command(settings: Settings, week: str, html: bool) -> CommandOutput:
 
     \b
     Example: treehammer digest --week 2026-W46
-             treehammer digest --html | mail -a 'Content-Type: text/html; charset=utf-8' -s Week me@cern.ch
+             treehammer digest --html | mail -a 'Content-Type: text/html; charset=utf-8' -s Week me@example.org
     """
     from treehammer.watch.changes.weekly_digest import default_week, load_digest, parse_week
 
