@@ -168,7 +168,7 @@ class ArrayFolder(SubmissionFolder):
             "array": f"0-{count - 1}{f'%{throttle[1]}' if throttle else ''}",
             "chdir": quote_option(self.path),
             "output": f"jobs/%a/{_OUTPUT}",
-            "open-mode": "truncate",
+            "open-mode": "truncate",  # words on the end of an earlier start would count
         }
         head, *rest = re.split(r"(?m)^(?!#|$)", _ARRAY_OPTION.sub("", text), maxsplit=1)
         lines = (f"#SBATCH --{name}={value}\n" for name, value in options.items())
