@@ -118,22 +118,23 @@ class FramePasses:
         self._pass_sums = HistogramSums()
 
     def survey_files(self) -> List[FileSurvey]:
-        """Open every file once more, untimed; before whole passes, this would warm caches.
+        """Open every file once more, untimed; before a single pass, this would warm caches.
 
         Raises:
-            PayloadError: a data frame of these files gives wrong values.
+            PayloadError: a data frame crashes at one of these files, or gives wrong values.
         """
         if not self._files:
-            self._files = [self._survey_file(url) for url in self._task.urls]
+            leading = {urls[0] for urls in self._loops}
+            self._files = [self._survey_file(url, leads=url in leading) for url in self._task.urls]
             comparison = BranchComparison()
             for url, file in zip(self._task.urls, self._files):  # noqa: B905 - Python 3.9
                 if sum(file.clusters):
                     comparison.check(url, file.types)
         return self._files
 
-    def _survey_file(self, url: str) -> FileSurvey:
+    def _survey_file(self, url: str, *, leads: bool) -> FileSurvey:
         """Survey a file, whose columns must have as many entries as its tree."""
-        survey = survey_file(self._root, self._task, url, self._columns)
+        survey = survey_file(self._root, self._task, url, self._columns, leads=leads)
         if survey.other_lengths:
             name, entries = next(iter(survey.other_lengths.items()))
             total = sum(survey.clusters)
@@ -193,14 +194,17 @@ def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
     return reader
 
 
-def check_first_file(root: Any, task: PayloadTask) -> None:
-    """Refuse a first file at which a data frame crashes, or whose tree it does not find.
+def survey_file(
+    root: Any, task: PayloadTask, url: str, columns: Sequence[str] = (), *, leads: bool = True
+) -> FileSurvey:
+    """Open a file without a data frame, untimed; ``leads`` if it is the first of an event loop.
 
     Raises:
-        PayloadError: with the object and the remedy.
+        PayloadError: the file cannot be read, has no such tree, or a data frame crashes at it or does
+            not find its tree.
     """
-    url, tree = task.urls[0], task.tree
-    survey = survey_file(root, task, url)
+    passes_class, tree = NTuplePasses if task.format == RNTUPLE else ReadPasses, task.tree
+    survey = passes_class(root, task).survey_file(url, columns)
     problem = ""
     if not survey.has_plain_path:
         problem = (
@@ -212,20 +216,11 @@ def check_first_file(root: Any, task: PayloadTask) -> None:
             f"a data frame opens the file of each friend tree ({', '.join(survey.foreign_friends)}). Read "
             f"{tree!r} with ttree-read, or rewrite the dataset, which leaves the friends out."
         )
-    elif task.format == RNTUPLE and not sum(survey.clusters):
+    elif leads and task.format == RNTUPLE and not sum(survey.clusters):
         problem = f"{tree!r} has no entries, and a data frame crashes at an empty RNTuple."
     if problem:
         raise PayloadError("payload", "name", "open", f"{url}: {problem}")
-
-
-def survey_file(root: Any, task: PayloadTask, url: str, columns: Sequence[str] = ()) -> FileSurvey:
-    """Open a file without a data frame, untimed.
-
-    Raises:
-        PayloadError: the file cannot be read, or has no such tree.
-    """
-    passes_class = NTuplePasses if task.format == RNTUPLE else ReadPasses
-    return passes_class(root, task).survey_file(url, columns)
+    return survey
 
 
 def _group_files(task: PayloadTask) -> List[List[str]]:
@@ -287,8 +282,11 @@ class DataFrameExecution:
             return
         columns = self._compile_analysis(code)
         report.values["compile_wall_s"] = time.monotonic() - start
-        report.phase = "passes"
         passes = FramePasses(root, task, columns)
+        if task.passes > 1:
+            report.phase = "survey"
+            passes.survey_files()
+        report.phase = "passes"
         # Several threads read several clusters at once, so their loop cannot stop at an entry.
         pipes = turn_server.open_pipes() if task.threads == 1 else None
         pass_reads = turn_server.perform_passes(passes, task, report, pipes)
@@ -320,7 +318,7 @@ class DataFrameExecution:
     def _compile_analysis(self, code: str) -> List[str]:
         """Compile the analysis, bound to the columns' types; return the columns that it reads."""
         task = self._task
-        check_first_file(self._root, task)
+        survey_file(self._root, task, task.urls[0])
         reader = open_frame(self._root, task, task.urls[:1])
         columns = {str(item.first): str(item.second) for item in reader.Columns()}
         # A dot follows the name of a friend tree, or of an object, whose members are left out.

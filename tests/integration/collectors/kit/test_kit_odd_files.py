@@ -210,10 +210,13 @@ def test_ambiguous_and_missing_paths_are_named(read: Read) -> None:
 
 
 @pytest.mark.parametrize("payload", [RNTUPLE_READ, RDF_READ])
-def test_ntuple_in_folders_is_read(read: Read, payload: Path) -> None:
-    done = read("ntuples.root", tree="one/two/deep", payload=payload, format="rntuple")
+def test_ntuple_in_folders_is_read_or_missed(read: Read, payload: Path) -> None:
+    options = {"tree": "one/two/deep", "payload": payload, "format": "rntuple"}
+    done = read("ntuples.root", **options)
     assert done.failure is None, done.log
     assert (done.values["events_read"], done.values["branches_selected"]) == (100, 2)
+    message = read("ntuples.root", "int.root", **options).failure["message"]
+    assert message.endswith("int.root contains no RNTuple 'one/two/deep' (RNTuples: none)")
 
 
 def test_fields_of_unknown_classes_are_left_out_or_named(
