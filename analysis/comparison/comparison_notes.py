@@ -338,9 +338,9 @@ def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     first = rows[0].evidence
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
-        f"{format_delta(first.delta)} they count as none. Each kind of claim is "
-        "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
-        "judged, 95 % alone where none was."
+        f"{format_delta(first.delta)} they count as none. Of the claims of each kind, at most "
+        "5 % are expected to be wrong; over sites, at most 5 % of comparisons have a wrong one. A row's "
+        "interval is the one at which its claim was judged, 95 % alone where none was."
     )
     if first.looks > 1:
         yield (
