@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from urllib.parse import quote
 
 from treehammer.analysis.comparison.conclusion import ScopedT, select_headline
@@ -411,14 +411,10 @@ def judge_service(jobs: Mapping[str, int], evaluated_us: int | None, now_us: int
 def assess_site(store: ResultsReader, site: str) -> SubjectState:
     """Assess a site by the worse state of its jobs and its storage, with the figures of its rules.
 
-    The sentence on a share of its jobs has the counts of the figures, not those of the last change.
+    The summary of a share of its jobs has the counts of the figures, details those of the change.
     """
-    figures, reasons = _measure_figures(store, site)
-    rows = [
-        replace(row, reason=reasons.get(row.cause, row.reason)) if row.subject_kind == SITE else row
-        for row in list_current_states(store, site=site)
-    ]
-    return _build_state(site, rows, figures)
+    rows = list_current_states(store, site=site)
+    return _build_state(site, rows, *_measure_figures(store, site))
 
 
 def assess_sites(store: ResultsReader) -> list[SubjectState]:
@@ -444,7 +440,10 @@ def assess_sites(store: ResultsReader) -> list[SubjectState]:
 
 
 def _build_state(
-    site: str, rows: Sequence[StatusChangeRow], figures: Iterable[AlarmFigure] = ()
+    site: str,
+    rows: Sequence[StatusChangeRow],
+    figures: Iterable[AlarmFigure] = (),
+    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> SubjectState:
     worst = find_site_states(rows).get(site)
     if worst is None:
@@ -457,6 +456,7 @@ def _build_state(
             evidence=f"/sites/{quote(site, safe='')}",
         )
     explanation = worst.evidence.explanation
+    reason = worst.reason if worst.subject_kind != SITE else reasons.get(worst.cause, worst.reason)
     details = [
         f"{KIND_WORDS[row.subject_kind]}: {row.state} since {format_minute(row.since_us)} UTC, "
         f"{use_by_state(row).usability}, by {row.cause}: {row.reason}"
@@ -468,7 +468,7 @@ def _build_state(
         AlarmKind.SITE,
         site,
         AlarmLevel(worst.state.upper()),
-        worst.reason if len(rows) == 1 else f"{KIND_WORDS[worst.subject_kind]}: {worst.reason}",
+        reason if len(rows) == 1 else f"{KIND_WORDS[worst.subject_kind]}: {reason}",
         details=(*details, *filter(None, explanations)),
         figures=tuple(figures),
         since_us=worst.since_us,

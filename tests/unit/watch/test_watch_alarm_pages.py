@@ -115,10 +115,8 @@ def test_all_views_show_the_same_states(settings: Settings, service: ServiceThre
 
 
 def test_site_has_figures_with_thresholds(settings: Settings, service: ServiceThread) -> None:
-    url = str(service.client.base_url)
-    for words in ((), ("--url", url)):
-        output = check(settings, "--site", "SITE_WARN", *words).output
-        assert "daily_bad_per_good=25%;6" in output
+    for words in ((), ("--url", str(service.client.base_url))):
+        assert "daily_bad_per_good=25%;6" in check(settings, "--site", "SITE_WARN", *words).output
     (row,) = service.load_tables("/alarms", kind="site", name="SITE_WARN")["states"]
     assert {item["name"]: item["value"] for item in row["figures"]}["daily_bad_per_good"] == 25
 

@@ -306,6 +306,7 @@ def test_sentence_of_a_check_counts_what_its_figures_count(store: Store) -> None
     figures = {figure.name: figure.value or 0 for figure in state.figures}
     total = figures["daily_bad"] + figures["daily_good"]
     assert state.summary == f"jobs: {figures['daily_bad']} of {total} measurements in 24h were bad"
+    assert state.details[0].endswith("by daily: 3 of 11 measurements in 24h were bad")
 
 
 def test_a_new_announcement_of_the_same_state_is_a_change(store: Store) -> None:
