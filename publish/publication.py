@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -25,6 +24,7 @@ from treehammer.publish.page_reader import open_pages
 from treehammer.publish.public_names import PublicNames, load_hosts, load_people
 from treehammer.publish.site_check import PublishedSite, SiteProblem
 from treehammer.publish.site_writer import MANIFEST, SitePage, SiteWriter
+from treehammer.setting_parsers import split_http_url
 from treehammer.sql.core import schema
 from treehammer.sql.core.column_types import DocumentText, StoredText
 from treehammer.sql.core.evidence import VerdictEvidence
@@ -233,8 +233,8 @@ class PublicationRequest:
         Raises:
             ConfigError: it is no address of the web.
         """
-        if self.address and urlsplit(self.address).scheme not in ("http", "https"):
-            raise ConfigError("must begin with https://", where=f"--address {self.address!r}")
+        if self.address and split_http_url(self.address) is None:
+            raise ConfigError("must be https://HOST/PATH", where=f"--address {self.address!r}")
         return f"{self.address.rstrip('/')}/" if self.address else ""
 
 

@@ -29,9 +29,9 @@ def is_loopback(host: str) -> bool:
 
 
 def split_http_url(value: Any) -> SplitResult | None:
-    """Split an HTTP URL; None where it is none, or names no host or port 0."""
+    """Split an HTTP URL; None where it is none, has white space, or names no host or port 0."""
     try:
-        parts = urlsplit(value if isinstance(value, str) else "")
+        parts = urlsplit(value if isinstance(value, str) and not re.search(r"\s", value) else "")
         is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # a port out of range
         return None

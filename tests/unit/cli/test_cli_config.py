@@ -74,6 +74,7 @@ def test_database_url_escapes_special_characters(tmp_path: Path, name: str) -> N
         ("service_url = 'https://host:99999'", ("service_url",)),
         ("service_url = 'host:8443'", ("https://HOST:PORT",)),
         ("service_url = 3", ("https://HOST:PORT",)),
+        ("serve_url = 'https://results example.org'", ("https://HOST:PORT",)),
         ("service_ca_file = ''", ("service_ca_file", "path")),
         ("serve_port = 0", ("serve_port", "1 to 65535")),
         ("serve_port = 65536", ("serve_port", "1 to 65535")),
