@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
@@ -14,6 +14,7 @@ from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.hctests.definition.model import RELEASE_AXIS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
+from treehammer.sql.read.stored_comparisons import ReleaseComparison
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.verticals import import_parts
@@ -99,13 +100,10 @@ def _list_news(request: PageRequest[PageQuery], release: str) -> Iterator[ui.Par
 
 
 def _draw_trends(store: Store) -> Iterator[ui.Figure]:
-    """Draw the releases of each test against the one that most were compared with."""
-    by_base: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for comparison in stored_comparisons.list_release_comparisons(store, METRIC):
-        by_base[comparison.test][comparison.a].append(comparison.comparison_id)
-    for number, (test, bases) in enumerate(sorted(by_base.items()), 1):
-        base = max(bases, key=lambda release: (len(bases[release]), natural_sort_key(release)))
-        rows = [row for id_ in bases[base] for row in select_headline(store.verdicts(id_))]
+    """Draw the releases of each test against the base of most judged comparisons."""
+    comparisons = stored_comparisons.list_release_comparisons(store, METRIC)
+    for number, (test, base, ids) in enumerate(choose_bases(comparisons), 1):
+        rows = [row for id_ in ids for row in select_headline(store.verdicts(id_))]
         if layout := lay_out_trend(rows, base):
             caption = (
                 f"CPU time per event of each release against {base} on the same work, with the "
@@ -115,6 +113,17 @@ def _draw_trends(store: Store) -> Iterator[ui.Figure]:
             heading = f"{test or 'Several tests'}: releases against {base}"
             chart = FigureChart(replace(layout, left_out=""))
             yield ui.Figure(f"trend-{number}", chart, caption, heading, describe_trend(layout))
+
+
+def choose_bases(comparisons: Iterable[ReleaseComparison]) -> Iterator[tuple[str, str, list[str]]]:
+    """Choose the base of each test to which most changes were judged, with these comparisons."""
+    by_test: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for comparison in comparisons:
+        if any(Verdict(effect.verdict).is_statistical for effect in comparison.effects):
+            by_test[comparison.test][comparison.a].append(comparison.comparison_id)
+    for test, by_base in sorted(by_test.items()):
+        base, ids = max(by_base.items(), key=lambda item: (len(item[1]), natural_sort_key(item[0])))
+        yield test, base, ids
 
 
 def lay_out_trend(rows: Sequence[VerdictRow], base: str) -> FigureLayout | None:

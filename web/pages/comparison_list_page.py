@@ -286,13 +286,14 @@ def doors_page(_request: PageRequest[PageQuery]) -> Response:
 
 
 def _draw_releases(store: Store) -> Iterator[ui.Figure]:
-    """Draw all releases against the base of most comparisons, one forest plot for each test."""
+    """Draw all releases against the base of most effects, one forest plot for each test."""
     by_test: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for comparison in list_release_comparisons(store, METRIC):
-        by_test[comparison.test][comparison.a].append(comparison.comparison_id)
+        effects = [effect for effect in comparison.effects if effect.scope == SITES_SCOPE]
+        if any(effect.effect is not None for effect in effects):
+            by_test[comparison.test][comparison.a].append(comparison.comparison_id)
     for test, by_base in sorted(by_test.items())[:MAX_FORESTS]:
-        base = max(by_base, key=lambda base: (len(by_base[base]), natural_sort_key(base)))
-        ids = by_base[base]
+        base, ids = max(by_base.items(), key=lambda item: (len(item[1]), natural_sort_key(item[0])))
         rows = load_scope_verdicts(store, ids, SITES_SCOPE)
         plot = ForestPlot.of_comparisons([rows], DEFAULT_DELTA)
         if plot and len(ids) > 1:

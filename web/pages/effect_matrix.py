@@ -126,8 +126,7 @@ def _find_tone(row: VerdictRow) -> str:
         return "worse" if row.verdict == Verdict.SLOWER else "better"
     if row.verdict == Verdict.SAME:
         return "equal"
-    is_open = row.verdict in _TINTED_VERDICTS
-    return "open" if is_open and row.effect is not None else "missing"
+    return "open" if row.effect is not None and row.verdict in _TINTED_VERDICTS else "missing"
 
 
 def _describe_row(row: VerdictRow) -> str:

@@ -22,7 +22,7 @@ from treehammer.analysis.comparison.conclusion import describe_headline
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.publish import site_writer
-from treehammer.publish.pages.verdicts_page import lay_out_trend
+from treehammer.publish.pages.verdicts_page import choose_bases, lay_out_trend
 from treehammer.publish.public_names import PublicNames
 from treehammer.publish.publication import Publication, PublicationRequest, publish_site
 from treehammer.publish.site_check import PublishedSite
@@ -130,8 +130,7 @@ def test_hosts_and_people_are_left_out_unless_asked_for(
     assert "node-" in text
     assert PERSON not in text
     options = {"campaigns": ("open",), "hosts": True, "people": True}
-    shown = read_all(publish(folder, tmp_path / "site", **options).site)
-    assert HOST in shown
+    assert HOST in read_all(publish(folder, tmp_path / "site", **options).site)
 
 
 def test_nothing_is_published_if_a_name_would_be(
@@ -224,8 +223,7 @@ def test_command_publishes_and_checks(folder: Path, tmp_path: Path) -> None:
 
 
 def test_names_of_hosts_are_replaced_where_they_are_no_words() -> None:
-    names = PublicNames(["wn1.example.org", "runner"])
-    replace_names = names.replace
+    replace_names = PublicNames(["wn1.example.org", "runner"]).replace
     assert replace_names("wn1.example.org", hides_people=False) == "node-1"
     assert replace_names("root://wn1.example.org:1094/f, wn1.", hides_people=False) == (
         "root://node-1:1094/f, node-1."
@@ -295,6 +293,9 @@ def test_trend_begins_at_the_base_and_draws_the_largest_changes() -> None:
     assert [series.name for series in layout.series] == [f"v{n}" for n in range(9, 1, -1)]
     assert [mark.y for mark in layout.marks if mark.place == 0] == [0.0] * 8
     assert lay_out_trend([], "6.36.00") is None
+    unjudged = [Mock(test="t", a="6.40.00", effects=[Mock(verdict="too little read")])] * 2
+    judged = Mock(test="t", a="6.38.00", comparison_id="c", effects=[Mock(verdict="same")])
+    assert [*choose_bases([*unjudged, judged])] == [("t", "6.38.00", ["c"])]
 
 
 def test_large_matrix_loses_rows_before_the_page_exceeds_its_limit() -> None:
