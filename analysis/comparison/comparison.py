@@ -442,6 +442,7 @@ class _RowBuilder:
             "unit": effect.headline.unit,
             "better": effect.headline.better,
             "work": effect.headline.work,
+            "counted": effect.series.unit,
             **self._query_values,
         }
 

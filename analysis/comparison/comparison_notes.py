@@ -336,6 +336,7 @@ def _left_out_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
 def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     """Explain how to read effects, intervals and times."""
     first = rows[0].evidence
+    unit = first.counted
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
         f"{format_delta(first.delta)} they count as none. Of the claims of each kind, at most "
@@ -351,9 +352,9 @@ def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     names = " or ".join(dict.fromkeys(row.metric for row in rows))
     values = "Times" if rows[0].metric in METRIC_TITLES else "Values"
     yield (
-        f"{values} of either side are as measured: the mean over jobs of each job's mean of the "
+        f"{values} of either side are as measured: the mean over {unit}s of each {unit}'s mean of the "
         f"exported {names}. The change is the mean of ln(B/A) "
-        f"{'of these jobs' if first.unpaired else 'in pairs within jobs'}, each host counting once, "
+        f"{'of these' if first.unpaired else 'in pairs within'} {unit}s, each host counting once, "
         "and need not equal the ratio of the sides."
     )
 

@@ -282,7 +282,7 @@ class _LimitedCampaign:
             and math.isfinite(sample.metrics.get(metric, math.nan))
         ]
         by_host: dict[str, list[float]] = defaultdict(list)
-        jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
+        jobs = select_last_attempts(usable, lambda sample: sample.unit)
         for executions in jobs.values():
             values = [float(sample.metrics[metric]) for sample in executions]
             host = min(sample.host for sample in executions)
@@ -311,7 +311,8 @@ class _LimitedCampaign:
             return _PendingOutcome(outcome, estimate, scale)
         why = "no interval: all values of a host, or means of hosts, are equal"
         if not enough:
-            why = "; ".join(explain_few_units(outcome.units, "", self._is_paired)[1:])
+            unit = "launch" if self._is_paired else "job"
+            why = "; ".join(explain_few_units(outcome.units, unit)[1:])
         return _PendingOutcome(replace(outcome, why=why))
 
     def _compare_with_base(

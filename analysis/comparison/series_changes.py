@@ -22,7 +22,6 @@ from treehammer.analysis.statistics.estimates import (
     adjust_benjamini_hochberg,
     estimate_over_hosts,
 )
-from treehammer.analysis.statistics.job_pairs import RoundKey
 from treehammer.analysis.statistics.sample import (
     SAMPLE_COLUMNS,
     Sample,
@@ -384,7 +383,9 @@ def compare_phases(
     measured: list[tuple[SeriesSides, _Pairs, str, Estimate]] = []
     phased = (item for item in samples if item.phases)
     for series, *sides in _split_usable(phased, axis, a, b):
-        rounds_a, rounds_b = ({_identify_round(item): item for item in side} for side in sides)
+        rounds_a, rounds_b = (
+            {(*item.sample.unit, item.sample.round): item for item in side} for side in sides
+        )
         pairs = [(item, rounds_b[key]) for key, item in rounds_a.items() if key in rounds_b]
         for phase in PHASES:
             if (estimate := _estimate_change(pairs, phase)) is not None:
@@ -410,10 +411,6 @@ def compare_phases(
     return changes
 
 
-def _identify_round(item: DetailedSample) -> RoundKey:
-    return item.sample.job_id, item.sample.attempt, item.sample.round
-
-
 def _estimate_change(pairs: _Pairs, phase: str) -> Estimate | None:
     """Estimate the change of a phase over the units of its series' verdict: launches or jobs, by host."""
     if not all(phase in side.phases for pair in pairs for side in pair):
@@ -421,7 +418,7 @@ def _estimate_change(pairs: _Pairs, phase: str) -> Estimate | None:
     hosts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (a, b), sample in zip(pairs, unify_hosts(a.sample for a, _ in pairs), strict=True):
         is_launch = a.sample.launch_ratios or b.sample.launch_ratios
-        unit = b.sample.measurement_id if is_launch else b.sample.job_id
+        unit = b.sample.measurement_id if is_launch else b.sample.unit[0]
         hosts[sample.host][unit].append((b.phases[phase] - a.phases[phase]) / a.loop_s)
     return estimate_over_hosts(
         {host: [*map(fmean, units.values())] for host, units in hosts.items()}

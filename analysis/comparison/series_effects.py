@@ -33,7 +33,6 @@ from treehammer.analysis.statistics.job_pairs import (
     pair_jobs,
 )
 from treehammer.analysis.statistics.sample import (
-    COMMON_START,
     SELECTION_AXIS,
     Sample,
     select_known_hosts,
@@ -149,7 +148,8 @@ class SeriesEffect:
     @property
     def test_name(self) -> str:
         """The statistical test, for people."""
-        unit = "host means" if self.scope == SITE_SCOPE else "launches" if self.launches else "jobs"
+        unit = "launches" if self.launches else f"{self.series.unit}s"
+        unit = "host means" if self.scope == SITE_SCOPE else unit
         if self.through_base:
             return f"t over {unit}, {THROUGH_BASE}"
         return f"t over {unit}" if self.pairs else f"Welch t over {unit}, unpaired (weaker)"
@@ -339,13 +339,9 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         yield from _find_reading_reasons(effect)
     if effect.missing_jobs:
         hosts = {0: "no known host", 1: "one host"}.get(effect.hosts) or f"{effect.hosts:,} hosts"
-        reason = explain_few_units(
-            effect.launches or effect.jobs, f" on {hosts}", bool(effect.launches)
-        )
-        if any(job.job_id.startswith(COMMON_START) for job in effect.a):
-            why, remedy = reason.why.replace("job", COMMON_START, 1), "submit more rounds"
-            reason = reason._replace(why=why, remedy=f"{remedy} (-S rounds={2 * MIN_JOBS})")
-        yield reason
+        unit = "launch" if effect.launches else effect.series.unit
+        place = f" on {hosts}" if unit != "start" else ""
+        yield explain_few_units(effect.launches or effect.jobs, unit, place)
     elif effect.estimate is None:
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
@@ -354,13 +350,14 @@ def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         )
 
 
-def explain_few_units(count: int, place: str, is_paired: bool) -> RefusalReason:
-    """Explain that so few jobs, or launches, have no interval."""
-    unit, plural, option = ("launch", "launches", "rounds") if is_paired else ("job", "", "repeats")
+def explain_few_units(count: int, unit: str, place: str = "") -> RefusalReason:
+    """Explain that so few jobs, starts or launches have no interval."""
+    plural = "launches" if unit == "launch" else ""
+    option = "repeats" if unit == "job" else "rounds"
+    hosts = f" on one host, 2 on each of two, or {MIN_HOSTS} hosts" if unit != "start" else ""
     return RefusalReason(
         Verdict.NOT_ENOUGH,
-        f"{pluralize(count, unit, plural)}{place}; needed are {MIN_JOBS} on one host, "
-        f"2 on each of two, or {MIN_HOSTS} hosts",
+        f"{pluralize(count, unit, plural)}{place}; needed are {MIN_JOBS}{hosts}",
         f"submit more {option} (-S {option}={2 * MIN_JOBS})",
     )
 

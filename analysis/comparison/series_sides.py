@@ -247,6 +247,11 @@ class SeriesSides:
     b: tuple[Sample, ...]
     elsewhere: frozenset[RoundKey] = frozenset()
 
+    @property
+    def unit(self) -> str:
+        """The unit that measured the storage once: a job, or a common start of jobs."""
+        return "start" if any(sample.start_us for sample in self.a) else "job"
+
 
 def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:
     """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key.
@@ -264,7 +269,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
         if value in (a, b):
             sides[key][0 if value == a else 1].append(sample)
         else:
-            elsewhere[key].add((sample.job_id, sample.attempt, sample.round))
+            elsewhere[key].add((*sample.unit, sample.round))
     _join_compilers(sides)
     labels = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     series_list = []

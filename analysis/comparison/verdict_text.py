@@ -250,7 +250,8 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
 def describe_scope(row: VerdictRow) -> str:
     """Describe the scope of a verdict, e.g. ``on this host (6 launches)``."""
     evidence = row.evidence
-    units = f"{evidence.launches:,} launches" if evidence.launches else pluralize(row.jobs, "job")
+    units = pluralize(row.jobs, evidence.counted)
+    units = f"{evidence.launches:,} launches" if evidence.launches else units
     if row.scope == SITE_SCOPE:
         units += f" on {row.hosts:,} hosts"
     return f"{describe_place(row)} ({units})"
@@ -279,7 +280,7 @@ def describe_place(row: VerdictRow) -> str:
         scope = "on average at these" if row.evidence.tau is None else "over"
         host = " on one host" if row.hosts == 1 else ""
         return f"{scope} {len(row.evidence.sites):,} sites{host}"
-    if row.scope == HOST_SCOPE and row.hosts:
+    if row.scope == HOST_SCOPE and row.hosts and row.evidence.counted == "job":
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"
 
@@ -320,7 +321,7 @@ def format_verdict(row: VerdictRow, *, with_plan: bool = True) -> str:
     words = [word_verdict(row.metric, row.verdict)]
     words += ["scatters"] if row.evidence.scatter else []
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
-        unit = "launches" if row.evidence.launches else "jobs"
+        unit = "launches" if row.evidence.launches else f"{row.evidence.counted}s"
         words.append(f"{row.jobs_needed} {unit} needed")
     elif row.verdict in OPEN_VERDICTS and with_plan:
         words.append(_describe_plan(row))
@@ -332,10 +333,10 @@ def format_verdict(row: VerdictRow, *, with_plan: bool = True) -> str:
 
 
 def _describe_plan(row: VerdictRow) -> str:
-    if row.jobs_needed is None:
-        return f"more than {MAX_JOBS_NAMED} jobs would decide"
-    jobs = pluralize(row.jobs_needed, "new job")
     evidence = row.evidence
+    if row.jobs_needed is None:
+        return f"more than {MAX_JOBS_NAMED} {evidence.counted}s would decide"
+    jobs = pluralize(row.jobs_needed, f"new {evidence.counted}")
     plans = ((evidence.sites_needed, "at", "site"), (evidence.hosts_needed, "on", "host"))
     for count, place, unit in plans:
         if count is not None:

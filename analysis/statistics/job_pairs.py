@@ -79,7 +79,7 @@ class JobValue:
     hour: int = 0
 
 
-#: Job, attempt and round of an execution.
+#: Unit and round of an execution.
 RoundKey = tuple[str, int, int]
 
 
@@ -135,7 +135,7 @@ def pair_jobs(
     rounds: dict[RoundKey, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
     for side, samples in enumerate((a, b)):
         for sample in samples:
-            rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
+            rounds[(*sample.unit, sample.round)][side].append(sample)
     left_out: Counter[str] = Counter()
     complete: list[_Round] = []
     one_sided: list[tuple[list[Sample], list[Sample]]] = []
@@ -150,7 +150,7 @@ def pair_jobs(
             left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
     through_base = not complete
     complete = complete or list(_pair_through_base(one_sided, metric))
-    jobs = select_last_attempts(complete, lambda round_: (round_.a[0].job_id, round_.a[0].attempt))
+    jobs = select_last_attempts(complete, lambda round_: round_.a[0].unit)
     pairs = [
         replace(_make_pair(rounds_of, metric), through_base=through_base)
         for rounds_of in jobs.values()
@@ -188,18 +188,18 @@ def collect_job_values(
     """Collect one value per job, from its last attempt with a usable execution, and count exclusions."""
     left_out: Counter[str] = Counter()
     usable = _select_usable(samples, metric, left_out)
-    jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
+    jobs = select_last_attempts(usable, lambda sample: sample.unit)
     left_out[EARLIER_ATTEMPT] += len(usable) - sum(map(len, jobs.values()))
     values = [
         JobValue(
-            job_id=job,
-            host=_first_host(executions),
+            job_id=executions[0].job_id,
+            host=min(sample.host for sample in executions),
             value=median(sample.metrics[metric] for sample in executions),
             mean=_average(executions, metric),
             cpu_s=_sum_loop_cpu(executions),
             hour=_find_hour(executions),
         )
-        for job, executions in jobs.items()
+        for executions in jobs.values()
     ]
     return values, +left_out
 
@@ -241,7 +241,7 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
     return JobPair(
         job_id=a[0].job_id,
         campaign_id=min(sample.campaign_id for sample in (*a, *b)),
-        host=_first_host((*a, *b)),
+        host=min(sample.host for sample in (*a, *b)),
         rounds=len(counted_rounds),
         a=_average(a, metric),
         b=_average(b, metric),
@@ -276,11 +276,6 @@ def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) ->
             if metric in sample.launch_ratios:
                 return sign * sample.launch_ratios[metric]
     return None
-
-
-def _first_host(samples: Sequence[Sample]) -> str:
-    """Choose the host of an attempt; records that name several are read the same in any order."""
-    return min(sample.host for sample in samples)
 
 
 def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:

@@ -66,8 +66,6 @@ CONTEXT_AXES: Mapping[str, str] = {
     COMMIT_AXIS: "commit",
 }
 
-#: First words of the identity that stands for all jobs of a common start in comparisons.
-COMMON_START = "common start"
 #: Axis on which two selections are compared; their common properties form the series.
 SELECTION_AXIS = "selection"
 
@@ -142,6 +140,8 @@ class Sample:
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
     commits are, ``looks`` counts the looks at it, and ``look_share`` is the share of the error rate that
     the last of them has (see :class:`~treehammer.sql.core.campaign_plan.SequentialPlan`).
+    ``start_us`` is the common start of its load, 0 without one; all hosts of such loads are one,
+    since starts on any of them are independent.
     """
 
     measurement_id: str
@@ -190,6 +190,7 @@ class Sample:
     started_us: int = 0
     looks: int = 1
     look_share: float = 1.0
+    start_us: int = 0
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -200,8 +201,8 @@ class Sample:
         """
         headline: tuple[HeadlineMetric, ...] = row.get("headline", DEFAULT_HEADLINE)
         text = _select_text(row, _TEXT_COLUMNS)
-        if start_us := row.get("start_planned_us"):  # such jobs measure the storage once
-            text["job_id"], row = f"{COMMON_START} {start_us}", {**row, "attempt": 1}
+        if start_us := row.get("start_planned_us") or 0:
+            text["host"], text["machine"] = f"clients at {text['site']}", ""
         build = {name: text.pop(name) for name in ("root_version", "root_commit")}
         build |= _select_text(row, BUILD_FACTS)
         cpu_s: float | None = row.get("loop_cpu_s")  # the median of one pass
@@ -227,7 +228,13 @@ class Sample:
             started_us=row.get("started_us") or 0,
             looks=row.get("looks", 1),
             look_share=row.get("look_share", 1.0),
+            start_us=start_us,
         )
+
+    @property
+    def unit(self) -> tuple[str, int]:
+        """Job and attempt; of jobs that load together, which measure the storage once, their start."""
+        return (f"start {self.start_us}", 1) if self.start_us else (self.job_id, self.attempt)
 
     @property
     def commit(self) -> str | None:

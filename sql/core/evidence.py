@@ -122,6 +122,7 @@ class VerdictEvidence(Evidence):
         a_value, b_value: the metric on either side as measured, in its unit: means over jobs, each
             with the mean of its executions. Their ratio need not be the effect.
         jobs_a, jobs_b: jobs on either side (equal for pairs).
+        counted: ``start`` where they, like those of the row, are common starts of several jobs.
         p, p_adjusted: of 'no effect', alone and within the family.
         level: error rate of the row's interval, the one at which its claim was judged; 0.05 where
             it stands outside every family.
@@ -157,8 +158,7 @@ class VerdictEvidence(Evidence):
             pairs; kept with the first row of each series.
         looks: number of looks at a campaign that ends when it is decided, which share the error rate.
         look_share: share of the error rate that the last look had.
-        scatter: standard deviations (ln) of equal launches and of these, where these scatter beyond doubt
-            more; else empty.
+        scatter: standard deviations (ln) of equal launches and of these, if these scatter more.
         controls: A/A launches of the compared jobs; kept with the comparison's first row.
 
     ``campaigns`` is None in older records: then the selection is not known.
@@ -172,6 +172,7 @@ class VerdictEvidence(Evidence):
     b_value: float | None = None
     jobs_a: int = 0
     jobs_b: int = 0
+    counted: str = "job"
     p: float | None = None
     p_adjusted: float | None = None
     level: float | None = None

@@ -382,14 +382,9 @@ def fill_with_headline(
                 make_operation([9.0], step=0, side="server"),
             ]
             variant, extras = f'{{"listen":{listen}}}', {"queue_depth": depth}
-            measurement = make_measurement(
-                *(f"job{number}", round_, position),
-                variant=variant,
-                host="n1",
-                extras=extras,
-                operations=steps,
-            )
-            measurements.append(measurement)
+            job = f"job{number}", round_, position
+            given: dict[str, Any] = {"host": "n1", "extras": extras, "operations": steps}
+            measurements.append(make_measurement(*job, variant=variant, **given))
     store.add(measurements)
 
 
@@ -428,8 +423,7 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     sentence = verdict_text.describe_verdict(rate)
     assert sentence.startswith("rate_hz with 128 is 5")
     assert "% higher (better) [" in sentence
-    for words in ("20.0 ms", "40.", "better", "worse"):
-        assert words in result.output
+    assert "20.0 ms" in result.output
     assert "ms/event" not in result.output
     assert result.output.startswith("On this host, open_p99_s is 50")
     assert " %) lower (better) with listen=128 than with listen=5. rate_hz is" in result.output
@@ -437,11 +431,14 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
 
 def test_jobs_of_a_common_start_count_once(store: Store, tmp_path: Path) -> None:
     store.add_campaign(make_campaign_row(plan=make_headline_plan("queue_depth")), [])
-    for listen, job in itertools.product((5, 128), range(4)):
-        variant, extras = f'{{"listen":{listen}}}', {"queue_depth": listen + job / 10}
-        add(store, f"{listen}-{job}", variant=variant, extras=extras, start_planned_us=listen)
-    output = compare(tmp_path, "5", "128", "--axis", "listen").output
-    assert "submit more rounds (-S rounds=6)" in output
+    for start, message in enumerate(
+        ("1 start; needed are 3; submit more rounds", "", "(3 starts)")
+    ):
+        for listen, job in itertools.product((50, 128), range(4)):
+            name, variant = f"{listen}-{start}-{job}", f'{{"listen":{listen}}}'
+            extras, start_us = {"queue_depth": listen + start + job / 9}, listen + start
+            add(store, name, variant=variant, extras=extras, start_planned_us=start_us)
+        assert message in compare(tmp_path, "50", "128", "--axis", "listen").output
 
 
 def test_zero_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> None:
