@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
+import uproot
 from local_servers import serve_tcp
 
 from treehammer.collectors.worker.child_processes import ForkedCall
@@ -274,20 +277,6 @@ def test_ranges_are_merged() -> None:
     assert merge_ranges(reads) == [(0, 4), (10, 22), (30, 31)]
 
 
-def write_root_file(path: Path, records: Sequence[tuple[str, str, str, int]]) -> None:
-    """Write a file of ROOT's records: kind, name, title and bytes of content, twice that unzipped."""
-    content = bytearray(b"root" + (63600).to_bytes(4, "big") + (100).to_bytes(4, "big"))
-    content += bytes(100 - len(content))
-    for kind, name, title, size in records:
-        texts = b"".join(bytes([len(text)]) + text.encode() for text in (kind, name, title))
-        header = 26 + len(texts)
-        content += (header + size).to_bytes(4, "big") + (4).to_bytes(2, "big")
-        content += (2 * size).to_bytes(4, "big") + bytes(4) + header.to_bytes(2, "big")
-        content += (1).to_bytes(2, "big") + bytes(8) + texts + bytes(size)
-    content[12:16] = len(content).to_bytes(4, "big")
-    path.write_bytes(content)
-
-
 def read_ranges(path: Path, *reads: tuple[int, int]) -> FileReads:
     """Make the reads of a file, each with offset and length."""
     file = FileReads(str(path), False, calls=len(reads), bytes=sum(length for _, length in reads))
@@ -304,18 +293,27 @@ def describe_map(file: FileReads) -> dict[str, Any]:
 
 @pytest.fixture
 def tree_file(tmp_path: Path) -> Path:
+    """Two baskets of each branch, with 100 bytes that were 200, and their tree, as ROOT's records."""
+    baskets = [("TBasket", branch, "events", number) for number in (0, 1) for branch in "xyz"]
+    content = bytearray(struct.pack(">4sii", b"root", 63600, 100).ljust(100, b"\0"))
+    for *names, number in (*baskets, ("TTree", "events", "", 1)):
+        texts = b"".join(bytes([len(text)]) + text.encode() for text in names)
+        header, start = 26 + len(texts), len(content)
+        content += struct.pack(">iHIIHHii", header + 100, 4, 200, 0, header, number, start, 0)
+        content += texts + bytes(100)
+    content[12:16] = len(content).to_bytes(4, "big")
     path = tmp_path / "tree.root"
-    baskets = [("TBasket", branch, "events", 100) for branch in ("x", "y", "z", "x", "y", "z")]
-    write_root_file(path, [*baskets, ("TTree", "events", "", 50)])
+    path.write_bytes(content)
     return path
 
 
-def test_baskets_are_found_without_root(tree_file: Path) -> None:
-    baskets, _ = file_map.map_baskets(str(tree_file))
-    assert [basket.branch for basket in baskets] == ["x", "y", "z", "x", "y", "z"]
-    assert {basket.tree for basket in baskets} == {"events"}
-    assert {(basket.zipped, basket.unzipped) for basket in baskets} == {(100, 200)}
-    assert baskets[1].start == baskets[0].end
+def test_baskets_behind_gaps_of_uproot_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.root"
+    with uproot.recreate(path) as file:
+        for name in map(str, range(20)):
+            file.mktree(name, {"x": "f8"}).extend({"x": numpy.arange(9.0)})
+    joined = describe_map(read_ranges(path, (0, path.stat().st_size)))["map"]
+    assert (joined["branches"], joined["branches_read"]) == (20, 20)
 
 
 def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:
@@ -366,8 +364,8 @@ def test_reads_in_blocks_are_joined_and_a_copy_reads_all(tree_file: Path) -> Non
 
 def test_files_without_a_map_name_the_reason(tmp_path: Path, tree_file: Path) -> None:
     damaged = tmp_path / "damaged.root"
-    damaged.write_bytes(tree_file.read_bytes()[:100] + bytes(100))
-    assert "has no size" in describe_map(read_ranges(damaged, (0, 10)))["map_missing"]
+    damaged.write_bytes(tree_file.read_bytes()[:300])
+    assert "cannot be listed" in describe_map(read_ranges(damaged, (0, 10)))["map_missing"]
     other = tmp_path / "other.bin"
     other.write_bytes(b"text")
     assert describe_map(read_ranges(other, (0, 4))) == {}

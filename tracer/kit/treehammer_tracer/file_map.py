@@ -2,8 +2,9 @@
 
 A TTree's baskets are records of their own with the names of branch and tree, so that a walk over all
 records finds them without ROOT (as ``TFile::Map`` does). The pages of an RNTuple are in its page lists,
-the baskets of trees of one name in several folders have equal names, and through a door a walk would take a
-request for each record: ``root_map.py`` lists these files, by the command's Python, after its run.
+the baskets of trees or branches of one name in several places have equal names, and through a door a walk
+would take a request for each record: ``root_map.py`` lists these files, by the command's Python, after its
+run.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ class Basket:
 def map_baskets(path: str) -> Tuple[List[Basket], bool]:
     """List the baskets of all TTrees of a local file; return whether its records do not suffice.
 
-    They do not for an RNTuple, and for trees of one name in several folders.
+    They do not for an RNTuple, trees or branches of one name in several places, and behind a gap of uproot's.
 
     Raises:
-        MapError: the file is damaged.
+        MapError: the file cannot be read.
     """
     try:
         with (
@@ -133,29 +134,32 @@ def _list_pythons(command: Command) -> List[str]:
 def _walk_records(content: mmap.mmap) -> Tuple[List[Basket], bool]:
     version, position = struct.unpack_from(">ii", content, 4)
     (end,) = struct.unpack_from(">q" if version >= 1_000_000 else ">i", content, 12)
-    baskets, is_incomplete = [], False
-    folders: Dict[bytes, int] = {}
-    while position < min(end, len(content)):
-        size, key_version, unzipped, _, header, _ = RECORD_HEAD.unpack_from(content, position)
-        if size == 0:
-            raise MapError(f"the record at {position} has no size")
+    end = min(end, len(content))
+    baskets: List[Basket] = []
+    is_incomplete = False
+    places: Dict[Tuple[Union[bytes, int], ...], int] = {}
+    while position < end:
+        size, key_version, unzipped, _, header, number = RECORD_HEAD.unpack_from(content, position)
         if size < 0:  # a gap, which a deleted object left
             position -= size
             continue
         offsets = _LARGE_OFFSETS if key_version > _LARGE_VERSION else _OFFSETS
-        _, folder = offsets.unpack_from(content, position + RECORD_HEAD.size)
+        seek, folder = offsets.unpack_from(content, position + RECORD_HEAD.size)
+        if seek != position or size < header:  # a gap of uproot, which does not mark it, or damage
+            return baskets, True
         kind, names = _read_name(content, position + RECORD_HEAD.size + offsets.size)
         is_incomplete |= kind == _NTUPLE
         if kind in _TREES:
-            is_incomplete |= folders.setdefault(_read_name(content, names)[0], folder) != folder
+            is_incomplete |= places.setdefault(_read_name(content, names)[:1], folder) != folder
         if kind == _BASKET:
             branch, names = _read_name(content, names)
             tree, _ = _read_name(content, names)
+            is_incomplete |= places.setdefault((tree, branch, number), position) != position
             end_of_record = position + size
             texts = (text.decode("utf-8", "replace") for text in (tree, branch))
             baskets.append(Basket(position, end_of_record, header, unzipped, *texts))
         position += size
-    return baskets, is_incomplete
+    return baskets, is_incomplete or position != end
 
 
 def _read_name(content: mmap.mmap, position: int) -> Tuple[bytes, int]:
@@ -194,10 +198,9 @@ def map_files(files: Sequence[FileReads], command: Command) -> Dict[str, Dict[st
 
 
 def _describe_map(file: FileReads, baskets: Union[List[Basket], str]) -> Dict[str, Any]:
+    baskets = baskets or "it holds no baskets of a TTree and no pages of an RNTuple"
     if isinstance(baskets, str):
         return {"map_missing": baskets}
-    if not baskets:
-        return {"map_missing": "it holds no baskets of a TTree and no pages of an RNTuple"}
     # Pages that several columns share, and baskets that ROOT lists as well, count once.
     by_start = {basket.start: basket for basket in baskets}
     return {"map": join_reads(file, [by_start[start] for start in sorted(by_start)])}

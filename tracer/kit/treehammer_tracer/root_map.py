@@ -14,8 +14,9 @@ import os
 import struct
 import sys
 from array import array
+from collections import Counter
 from functools import partial
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 Row = Tuple[int, int, int, int, str, str]
 
@@ -73,14 +74,21 @@ std::vector<Page> ListPages(const std::string &name, const std::string &file)
 """
 
 
+def name_branches(branches: Sequence[Tuple[str, str, Any]]) -> Iterator[Tuple[str, Any]]:
+    """Name each branch, given with path and name: by its path if others have its name."""
+    counts = Counter(name for _, name, _ in branches)
+    for path, name, branch in branches:
+        yield path if counts[name] > 1 else name, branch
+
+
 def list_baskets(file: Any, tree: Any, path: str) -> Iterator[Row]:
     """List the baskets of a TTree by its path; their sizes are in the headers of their records."""
     starts: List[Tuple[int, str]] = []
-    branches = list(tree.GetListOfBranches())
-    while branches:
-        branch = branches.pop()
-        branches.extend(branch.GetListOfBranches())
-        name = branch.GetName()
+    branches = [(b.GetName(), b.GetName(), b) for b in tree.GetListOfBranches()]
+    for parent, _, branch in branches:  # which grows
+        below = branch.GetListOfBranches()
+        branches += [(f"{parent}/{b.GetName()}", b.GetName(), b) for b in below]
+    for name, branch in name_branches(branches):
         seeks = (branch.GetBasketSeek(number) for number in range(branch.GetWriteBasket() + 1))
         starts += [(seek, name) for seek in seeks if seek > 0]
     starts.sort()
@@ -143,11 +151,12 @@ def list_with_uproot(uproot: Any, path: str) -> Iterator[Row]:
 
 
 def _list_uproot_baskets(path: str, tree: Any) -> Iterator[Row]:
-    for branch in tree.itervalues():
+    branches = [(place, branch.name, branch) for place, branch in tree.items(full_paths=True)]
+    for name, branch in name_branches(branches):
         for number in range(branch.num_baskets - len(branch.embedded_baskets)):
             key = branch.basket_key(number)
             start, end = key.fSeekKey, key.fSeekKey + key.fNbytes
-            yield start, end, key.fKeylen, key.fObjlen, path, branch.name
+            yield start, end, key.fKeylen, key.fObjlen, path, name
 
 
 def _list_uproot_pages(name: str, ntuple: Any) -> Iterator[Row]:
@@ -198,7 +207,8 @@ def main() -> None:
         try:
             answer = list(list_rows(line.rstrip("\n")))
         except Exception as error:  # of any kind: files of later releases, doors, C++
-            answer = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(str(error).split()) or type(error).__name__
+            answer = f"they cannot be listed: {reason}"
         print(json.dumps(answer), file=answers, flush=True)
 
 
