@@ -97,9 +97,8 @@ class SeriesEffect:
     @property
     def hosts(self) -> int:
         """Known hosts on the weaker side."""
-        if self.pairs:
-            return len(_collect_hosts(self.pairs))
-        return min(len(_collect_hosts(self.a)), len(_collect_hosts(self.b)))
+        sides = [self.pairs] if self.pairs else [self.a, self.b]
+        return min(len(_collect_hosts(side)) for side in sides)
 
     @property
     def host_names(self) -> set[str]:
@@ -187,11 +186,9 @@ class SeriesEffect:
     @property
     def cpu_s(self) -> float | None:
         """Median over jobs of the CPU on the side with less; None where it was not measured."""
-        if self.pairs:
-            measured = [pair.cpu_s for pair in self.pairs if pair.cpu_s is not None]
-            return median(measured) if measured else None
-        sides = [[job.cpu_s for job in side if job.cpu_s is not None] for side in (self.a, self.b)]
-        return min(median(side) for side in sides) if all(sides) else None
+        sides = [self.pairs] if self.pairs else [self.a, self.b]
+        measured = [[job.cpu_s for job in side if job.cpu_s is not None] for side in sides]
+        return min(map(median, measured)) if all(measured) else None
 
     @property
     def launch_cpu_s(self) -> float | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from treehammer.analysis.statistics.estimates import Estimate, estimate_mean, pool_estimates
 from treehammer.analysis.statistics.verdict import ALPHA
@@ -21,6 +22,8 @@ from treehammer.sql.read.site_history import group_workload_key
 
 #: Share of the branches up to which reads count as sparse.
 MAX_SPARSE_SHARE = 0.25
+#: Lag-1 correlations of days above this are not used to widen intervals further.
+_MAX_CORRELATION = 0.8
 
 
 class DoorMean(NamedTuple):
@@ -90,18 +93,11 @@ class DoorComparison:
 
     def list_ties(self) -> list[str]:
         """Name what each door has for itself, so that a difference need not be the door's."""
-        values: dict[str, Callable[[DoorMean], str]] = {
-            "site": lambda mean: mean.site,
-            "test": lambda mean: mean.work[0],
-            "variant": lambda mean: mean.work[1],
-            "dataset": lambda mean: mean.work[2],
-            "release": lambda mean: mean.work[3],
-        }
         ties = []
-        for name, value_of in values.items():
+        for place, name in enumerate(("site", "test", "variant", "dataset", "release")):
             doors: dict[str, set[str]] = defaultdict(set)
             for mean in self.means:
-                doors[value_of(mean)].add(mean.door)
+                doors[(mean.site, *mean.work)[place]].add(mean.door)
             if all(len(used) == 1 for used in doors.values()):
                 ties.append(name)
         return ties
@@ -110,8 +106,8 @@ class DoorComparison:
 def compare_doors(means: Iterable[DoorMean]) -> DoorComparison:
     """Compare doors that read the same work at the same site on the same day.
 
-    Days are the independent units of a site, as all works of a day share its conditions, and sites
-    those of the mean. The best one has the smallest means.
+    Days are the units of a site, as all works of a day share its conditions, and sites those of the
+    mean. The best one has the smallest means.
     """
     means = list(means)
     cells: dict[tuple[object, ...], dict[str, DoorMean]] = defaultdict(dict)
@@ -122,8 +118,7 @@ def compare_doors(means: Iterable[DoorMean]) -> DoorComparison:
         return DoorComparison(means)
     effects = _fit_doors(shared)
     best, *worse = sorted(effects, key=effects.__getitem__)
-    contrasts = [_contrast(shared, best, door) for door in worse]
-    return DoorComparison(means, best, contrasts)
+    return DoorComparison(means, best, [_contrast(shared, best, door) for door in worse])
 
 
 def is_sparse_read(variant: str) -> bool:
@@ -213,17 +208,30 @@ def _contrast(cells: Iterable[Sequence[DoorMean]], best: str, door: str) -> Door
         if best in values and door in values:
             by_day[cell[0].site, cell[0].day].append(values[door] - values[best])
     by_site: dict[str, list[float]] = defaultdict(list)
-    for (site, _), differences in by_day.items():
+    for (site, _), differences in sorted(by_day.items()):
         by_site[site].append(fmean(differences))
     return DoorContrast(door, by_site, _estimate_over_sites([*by_site.values()]))
 
 
 def _estimate_over_sites(sites: Sequence[Sequence[float]]) -> Estimate | None:
-    of_sites = [estimate_mean(days) for days in sites]
-    estimates = [estimate for estimate in of_sites if estimate is not None]
+    estimates = [*filter(None, map(estimate_days, sites))]
     if len(estimates) < len(sites):
         return estimate_mean([fmean(days) for days in sites])
-    if len(estimates) == 1:
-        return estimates[0]
     pooled = pool_estimates([[estimate] for estimate in estimates])
-    return pooled.estimate if pooled else None
+    return pooled.estimate if pooled else next(iter(estimates), None)
+
+
+def estimate_days(values: Sequence[float]) -> Estimate | None:
+    """Estimate the mean of measured days, in their order, whose neighbors may be correlated."""
+    estimate = estimate_mean(values)
+    factor = correlation_factor(np.array(values) - estimate.mean) if estimate else 1.0
+    return estimate and replace(estimate, se=math.sqrt(factor) * estimate.se)
+
+
+def correlation_factor(residuals: npt.NDArray[np.float64]) -> float:
+    """Return the factor on the variance of a mean of days whose neighbors are correlated."""
+    total = float(residuals @ residuals)
+    # The fitted means make the estimate too small by about one part in the number of days.
+    estimate = float(residuals[1:] @ residuals[:-1]) / total + 2 / len(residuals)
+    correlation = min(max(estimate, 0.0), _MAX_CORRELATION)
+    return (1 + correlation) / (1 - correlation)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -413,13 +412,11 @@ def contrast_conditions(
 
 
 def find_peer_medians(sums: WorkSums, site: str) -> dict[WorkKey, float]:
-    """Find the median of the other sites' means, of each work that they did."""
+    """Find the median of the other sites' means, of each work of a site that they did, too."""
     cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
-    means: dict[WorkKey, list[float]] = defaultdict(list)
-    for work, index, mean in zip(cells.work, cells.site, cells.means, strict=True):
-        if sums.sites[index] != site:
-            means[sums.works[work]].append(float(mean))
-    return {work: statistics.median(values) for work, values in means.items()}
+    of_site = (cells.site == sums.sites.index(site)) & ~np.isnan(cells.other_medians)
+    pairs = zip(cells.work[of_site], cells.other_medians[of_site], strict=True)
+    return {sums.works[work]: float(median) for work, median in pairs}
 
 
 def split_difference(

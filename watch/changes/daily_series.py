@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from treehammer.analysis.descriptive.door_comparison import correlation_factor
 from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate, estimate_mean
 from treehammer.analysis.statistics.item_effects import adjust_for_items
 from treehammer.analysis.statistics.verdict import ALPHA
@@ -200,8 +201,6 @@ PENALTY = 16.0
 SECOND_PENALTY, SECOND_WIDTH = 2.5, 1.0
 #: Days by which two findings of one step may differ.
 DAY_TOLERANCE = 3
-#: Lag-1 correlations of days above this are not used to widen intervals further.
-_MAX_CORRELATION = 0.8
 #: Median absolute deviation of normal values, in standard deviations.
 MAD = 0.6745
 
@@ -371,7 +370,7 @@ def estimate_step(
     variance = float(residuals @ residuals) / df
     if variance <= MIN_SPREAD**2:
         return None
-    variance *= _correlation_factor(residuals)
+    variance *= correlation_factor(residuals)
     error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
     return Estimate(float(after.mean() - before.mean()), error, df)
 
@@ -395,7 +394,7 @@ def estimate_drift(
     variance = float(residuals @ residuals) / df
     if variance <= MIN_SPREAD**2:
         return None
-    return Estimate(size, math.sqrt(variance * _correlation_factor(residuals) / squares), df)
+    return Estimate(size, math.sqrt(variance * correlation_factor(residuals) / squares), df)
 
 
 def estimate_spread(values: Values) -> float:
@@ -447,12 +446,3 @@ def _estimate_steps(
         size = estimate or Estimate(0.0, 1.0, 1.0)
         end_day = int(days[last - 1]) + 1
         yield Step(int(days[index]), index, first, last, int(days[first]), end_day, size)
-
-
-def _correlation_factor(residuals: Values) -> float:
-    """Return the factor on the variance of a mean of days whose neighbors are correlated."""
-    total = float(residuals @ residuals)
-    # The fitted means make the estimate too small by about one part in the number of days.
-    estimate = float(residuals[1:] @ residuals[:-1]) / total + 2 / len(residuals)
-    correlation = min(max(estimate, 0.0), _MAX_CORRELATION)
-    return (1 + correlation) / (1 - correlation)

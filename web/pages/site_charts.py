@@ -14,9 +14,9 @@ from datetime import date, timedelta
 from typing import Any
 
 from treehammer.analysis.comparison.verdict_text import format_change_interval, format_effect
-from treehammer.analysis.descriptive.door_comparison import DoorDay, relate_door_days
+from treehammer.analysis.descriptive.door_comparison import DoorDay, estimate_days, relate_door_days
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
-from treehammer.analysis.statistics.estimates import Estimate, combine_estimates, estimate_mean
+from treehammer.analysis.statistics.estimates import Estimate, combine_estimates
 from treehammer.analysis.statistics.metric_units import format_metric
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.statistics.verdict import ALPHA
@@ -227,16 +227,16 @@ def _find_server_effects(
         ]
         bounds = [0, *(after for _, after in _find_changes(by_day)), math.inf]
         for previous, start, end in zip(bounds, bounds[1:], bounds[2:], strict=False):
-            before = _estimate_mean(door_days, previous, start)
-            after = _estimate_mean(door_days, start, end)
+            before = _estimate_days(door_days, previous, start)
+            after = _estimate_days(door_days, start, end)
             if before and after:
                 change = combine_estimates([after, before], [1.0, -1.0])
                 effects[aspect.component, day_from_number(int(start)).isoformat()] = change
     return effects
 
 
-def _estimate_mean(days: Sequence[DoorDay], first: float, end: float) -> Estimate | None:
-    return estimate_mean([day.log_ratio for day in days if first <= day.day < end])
+def _estimate_days(days: Sequence[DoorDay], first: float, end: float) -> Estimate | None:
+    return estimate_days([day.log_ratio for day in days if first <= day.day < end])
 
 
 def _find_changes(by_day: Mapping[int, Collection[str]]) -> list[tuple[int, int]]:

@@ -106,24 +106,24 @@ def test_best_door_is_found_with_ratio_and_interval() -> None:
     assert comparison.level == 0.05 / 3, "any pair might have been compared"
 
 
-def test_days_of_the_only_site_give_an_interval() -> None:
-    comparison = compare_doors(make_means({"a": 1.0, "b": 1.3}, sites=1))
-    (contrast,) = comparison.contrasts
-    assert contrast.estimate
-    assert contrast.estimate.mean == pytest.approx(math.log(1.3), abs=0.02)
+def test_neighboring_days_that_agree_widen_the_interval_of_the_only_site() -> None:
+    means = [
+        mean._replace(mean=mean.mean * 1.1 ** (mean.day % 2 if mean.door == "b" else 0))
+        for mean in make_means({"a": 1.0, "b": 1.3}, sites=1, days=12)
+    ]
+    slow_days_last = [mean._replace(day=mean.day // 2 + 6 * (mean.day % 2)) for mean in means]
+    (independent,), (correlated,) = (compare_doors(m).contrasts for m in (means, slow_days_last))
+    assert independent.estimate
+    assert correlated.estimate
+    assert correlated.estimate.mean == pytest.approx(math.log(1.3 * 1.1**0.5), abs=0.02)
+    assert correlated.estimate.se > 2 * independent.estimate.se
 
 
-def test_single_day_gives_no_interval() -> None:
+def test_works_of_a_single_day_give_no_interval() -> None:
     means = make_means({"a": 1.0, "b": 1.3}, sites=1, days=1)
-    (contrast,) = compare_doors(means).contrasts
-    assert contrast.estimate is None
-
-
-def test_works_of_a_day_are_no_independent_days() -> None:
-    means = make_means({"a": 1.0, "b": 1.3}, sites=1)
     other_works = [mean._replace(work=(*WORK[:3], "6.38.00")) for mean in means]
     (contrast,) = compare_doors([*means, *other_works]).contrasts
-    assert contrast.days == 5
+    assert (contrast.days, contrast.estimate) == (1, None)
 
 
 def test_doors_tied_to_variants_are_not_compared() -> None:
