@@ -82,5 +82,5 @@ install_with_uv || install_with_pip ||
     { say "pip could not install the packages above; check the network or pip's index settings, then run make install again"; exit 4; }
 # pip and uv would compile 150 MB, and a quarter of it for nothing: the packages' own tests, and mypy's sources.
 # A file that does not compile stops nothing, as with pip.
-.venv/bin/python -m compileall -qq -j 0 -x '/(tests?|mypyc?)/' .venv/lib || true
+.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests?|mypyc?)/' .venv/lib || true
 touch "$stamp"

@@ -17,7 +17,7 @@ def adjust_for_items(
         values: the values.
     """
     distinct_days, columns = np.unique(days, return_inverse=True)
-    count = int(items.max()) + 1
+    count = int(np.max(items)) + 1
     whole = len(values) == count * len(distinct_days)
     if whole and len(np.unique(items * len(distinct_days) + columns)) == len(values):
         totals = np.bincount(columns, weights=values)

@@ -125,7 +125,7 @@ def _number(keys: Sequence[Hashable]) -> Numbers:
 
 def _fit(nodes: Numbers, works: Numbers, days: Numbers, values: Values) -> dict[int, float]:
     measured, columns = np.unique(days, return_inverse=True)
-    work_effects, node_effects = _find_medians(works, values), np.zeros(int(nodes.max()) + 1)
+    work_effects, node_effects = _find_medians(works, values), np.zeros(int(np.max(nodes)) + 1)
     breaks: Sequence[int] = ()
     for _ in range(ROUNDS):
         residuals = values - work_effects[works] - node_effects[nodes]
@@ -165,7 +165,7 @@ def _find_local_medians(
 
 
 def _find_medians(items: Numbers, values: Values) -> Values:
-    return np.array([np.median(values[items == item]) for item in range(int(items.max()) + 1)])
+    return np.array([np.median(values[items == item]) for item in range(int(np.max(items)) + 1)])
 
 
 def _shrink_means(items: Numbers, values: Values) -> Values:
