@@ -47,7 +47,7 @@ class PeerComparison:
         mean: their mean, in the metric's unit.
         compared_count: those of work that other sites did, too.
         own_mean: mean of the compared ones; None without any.
-        rms: scatter of the shown values, each about the mean of its own work.
+        rms: scatter of the shown values, each about the mean of its own work; None if each is alone.
         standard_error: of the shown value, assuming independent measurements.
         peer_median: median of similar sites, weighted by this site's work; None without any.
         peer_count: number of similar sites.
@@ -58,7 +58,7 @@ class PeerComparison:
     mean: float
     compared_count: int
     own_mean: float | None
-    rms: float
+    rms: float | None
     standard_error: float | None
     peer_median: float | None
     peer_count: int
@@ -278,7 +278,7 @@ def _compare_owners(
             mean=total / n,
             compared_count=int(n_compared),
             own_mean=own_total / n_compared if n_compared else None,
-            rms=math.sqrt(deviation / n_shown),
+            rms=math.sqrt(deviation / n_shown) if freedom > 0 else None,
             standard_error=math.sqrt(deviation / freedom / n_shown) if freedom > 0 else None,
             peer_median=median_total / n_compared if n_compared else None,
             peer_count=int(peers),

@@ -375,11 +375,11 @@ class Moments(NamedTuple):
 
     @property
     def rms(self) -> float | None:
-        """The standard deviation of these values themselves (divided by n, not n - 1).
+        """The standard deviation of two values or more themselves (divided by n, not n - 1).
 
         It is computed from sums: values below 1e-7 of the mean are indistinguishable from 0, and are 0.
         """
-        if not self.value_count:
+        if self.value_count < 2:
             return None
         mean = self.total / self.value_count
         variance = self.squares / self.value_count - mean * mean

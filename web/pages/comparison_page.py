@@ -335,8 +335,7 @@ def _show_pooled(
         return None
     pooled = comparison.pooled
     if any(row.effect is not None for row in pooled):
-        effects = _fold_same(comparison, table, pooled)
-        return ui.Titled("Over all sites", *effects, anchor="pooled")
+        return ui.Titled("Over all sites", *_fold_same(comparison, table, pooled), anchor="pooled")
     text = "No effect over several sites; see the notes below. "
     downloads = ui.Downloads(table) if table.rows else ""
     return ui.Titled("Over all sites", ui.Paragraph(text, downloads), anchor="pooled")

@@ -203,9 +203,9 @@ def _metric_columns(name: str) -> tuple[TableColumn, TableColumn]:
     mean, rms, unit = f"{name}_mean", f"{name}_rms", find_display_unit(name)
 
     def write(row: Row) -> str:
-        if row[mean] is None or row[rms] is None:
+        if row[mean] is None:
             return "–"
-        return display_formats.format_mean_and_rms(*map(unit.convert, (row[mean], row[rms])))
+        return display_formats.format_mean_and_rms(*map(unit.convert, (row[mean], row[rms] or 0)))
 
     heading = columns.column(name).title
     return TableColumn(mean, heading, format_row=write, is_number=True), columns.hidden(rms)

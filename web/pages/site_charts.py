@@ -90,7 +90,8 @@ def _draw_point(point: PeerComparison, query: SiteQuery) -> ChartDot:
         f"{pluralize(point.peer_count, 'site')}, {point.compared_count:,} of {point.count:,} timed "
         "measurements"
     )
-    return ChartDot(shown_day, 100 * difference, 100 * point.rms / abs(median), text, link=link)
+    error = 100 * (point.rms or 0.0) / abs(median)
+    return ChartDot(shown_day, 100 * difference, error, text, link=link)
 
 
 def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:

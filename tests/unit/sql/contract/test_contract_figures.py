@@ -284,7 +284,7 @@ def test_figures_of_moments_and_histograms() -> None:
     moments = _compute_moments([0.5, 0.75, 1.0])
     assert moments.mean == 0.75
     assert moments.rms == pytest.approx(math.sqrt(0.125 / 3))
-    assert (Moments().mean, Moments().rms) == (None, None)
+    assert (Moments().mean, Moments().rms, _compute_moments([0.5]).rms) == (None, None, None)
     group = FigureGroup({}, {"good": 4, "implausible": 1, "read": 1}, {}, [2, 0, 8, 0, 2, 0])
     assert (group.measurements, group.good) == (6, 4)
     # The sixth of twelve reads is in the middle of the bin from 4 to 8 microseconds.
