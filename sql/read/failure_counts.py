@@ -263,10 +263,8 @@ class PeriodCounts:
 
     def _list_lost_attempts(self, connection: Connection, period: Period) -> Sequence[FailedRun]:
         if period.days not in self._lost:
-            midnight_us, end_us = period.from_us // DAY_US, period.to_us // DAY_US + 1
-            days = Period(midnight_us * DAY_US, end_us * DAY_US - 1)
-            submitted = (period.extend(SUBMISSION_DAYS).from_us, end_us * DAY_US)
-            recent = campaign.c.created_us.between(*submitted)
+            days = Period(Period.of_day(period.from_us).from_us, Period.of_day(period.to_us).to_us)
+            recent = campaign.c.created_us.between(days.extend(SUBMISSION_DAYS).from_us, days.to_us)
             self._lost[period.days] = [*list_lost_attempts(connection, days, recent)]
         return self._lost[period.days]
 
@@ -277,9 +275,8 @@ def load_bad_days(
     """Count the measurements of some tests at a site or storage by day (YYYYMMDD)."""
     table = measurement.c
     is_own = table.subject_id.in_(select_subjects(by, [site]))
-    conditions = (is_own, table.day.between(*period.days))
     with store.connection() as connection:
-        return _tally_tests(connection, table.day, tests, *conditions)
+        return _tally_tests(connection, table.day, tests, is_own, table.day.between(*period.days))
 
 
 def load_host_counts(
@@ -358,14 +355,10 @@ def load_commit_counts(
 def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) -> list[str]:
     """Choose failing campaigns, the newest first, and some beside; none if all have one commit."""
     failing_commits = {commit for id_, commit in commit_of.items() if id_ in failing}
-    bad: list[str] = []
-    good: list[str] = []
-    other: list[str] = []
-    for id_, commit in commit_of.items():
-        if commit not in failing_commits:
-            other.append(id_)
-        else:
-            (bad if id_ in failing else good).append(id_)
+    same = [id_ for id_, commit in commit_of.items() if commit in failing_commits]
+    other = [id_ for id_, commit in commit_of.items() if commit not in failing_commits]
+    bad = [id_ for id_ in same if id_ in failing]
+    good = [id_ for id_ in same if id_ not in failing]
     if not (bad and other):
         return []
     return [*bad, *other[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
@@ -412,8 +405,15 @@ def _list_failed_runs(
         .limit(MAX_DETAILS)
     )
     rows = connection.execute(query).all()
+    # A worker that was stopped does not know why; its batch system does.
+    is_stopped = sa.and_(
+        table.failure_class == "evicted",
+        table.job_id == attempt.c.job_id,
+        table.attempt == attempt.c.number,
+    )
     # A long text is in no group on Oracle.
-    texts = sa.select(table.measurement_id, table.failure_message)
+    text = sa.func.coalesce(attempt.c.message, table.failure_message)
+    texts = sa.select(table.measurement_id, text).outerjoin(attempt, is_stopped)
     examples = [row[6] for row in rows[:MAX_MESSAGES]]
     messages = dict(map(tuple, connection.execute(texts.where(table.measurement_id.in_(examples)))))
     place_of = _index_places(connection)

@@ -107,8 +107,9 @@ def break_all(store: Store) -> None:
 
 
 def hold_jobs(store: Store) -> None:
-    """Let jobs of A be held for memory, without any measurement."""
+    """Let jobs of A be held for memory; most return a measurement that this stopped."""
     store.add(run_everywhere(10))
+    store.add(run(True, 1, "evicted", job_id=f"held{n}", campaign_id="held") for n in range(4))
     jobs = [make_job_row(f"held{n}", site="A", campaign_id="held", door="near") for n in range(6)]
     row = make_campaign_row("held", test_name="read", created_us=STORY_US)
     store.add_campaign(row, jobs)
