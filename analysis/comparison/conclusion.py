@@ -243,7 +243,9 @@ def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Sco
     claims: dict[tuple[str, str], Claim] = {}
     for metric in list_metrics(rows):
         of_metric = [row for row in rows if row.metric == metric]
-        results = [_Result(_find_claim(row), _describe_part(row, rows), row) for row in of_metric]
+        results = [
+            _Result(_list_claims(row)[0], _describe_part(row, rows), row) for row in of_metric
+        ]
         # Wall time mostly follows CPU time; other metrics each say something else.
         claims = claims if metric in METRIC_TITLES else {}
         if news := [
@@ -307,7 +309,7 @@ class _Scope:
         if metric == WALL or claim not in (Claim.MORE, Claim.LESS):
             return ""
         rows = [self.wall_times.get(_identify_part(result.row)) for result in group]
-        same = [row for row in rows if row and _find_claim(row) is claim]
+        same = [row for row in rows if row and _list_claims(row)[0] is claim]
         if len(same) < len(group):
             return ""
         return f" (wall time {_join_sizes([row.effect or 0.0 for row in same])} %)"
@@ -345,10 +347,6 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
     return "; ".join(clauses)
 
 
-def _find_claim(row: VerdictRow) -> Claim:
-    return _list_claims(row)[0]
-
-
 def _list_claims(row: VerdictRow) -> tuple[Claim, ...]:
     """List what is claimed of a row: a certain effect, then its scatter, which else stands alone."""
     verdict = Verdict(row.verdict)
@@ -367,15 +365,11 @@ def _describe_size(claim: Claim, group: Sequence[_Result]) -> str:
         return _describe_scatter(group)
     sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
-    details += _describe_relevance(group)
-    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
-
-
-def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
-    """Say which changes may be too small to matter, although they are not 0."""
+    # Some changes may be too small to matter, although they are not 0.
     if uncertain := sum(result.row.verdict == Verdict.DIFFERENT for result in group):
         limit = format_delta(group[0].row.evidence.delta).removeprefix("±")
-        yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
+        details.append(f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}")
+    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
 
 
 def _describe_scatter(group: Sequence[_Result]) -> str:

@@ -250,7 +250,7 @@ class SeriesSides:
     @property
     def unit(self) -> str:
         """The unit that measured the storage once: a job, or a common start of jobs."""
-        return "start" if any(sample.start_us for sample in self.a) else "job"
+        return "start" if any(sample.start_planned_us for sample in self.a) else "job"
 
 
 def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:

@@ -62,6 +62,7 @@ _REQUIRED_COLUMNS = (
     "position",
     "host",
     "machine",
+    "start_planned_us",
     "variant",
     "failure_class",
     "failure_kind",
@@ -270,8 +271,8 @@ class GroupSummary:
     def describe_notes(self) -> Iterator[str]:
         """Describe how the figures were computed, and what is mixed in a group."""
         yield (
-            "Means over jobs ± half of their 95 % t intervals (over hosts from three on); a job counts by "
-            "the mean of its executions (of its last attempt)."
+            "Means over jobs ± half of their 95 % t intervals (over hosts from three on, over the starts of "
+            "jobs that load together); a job counts by the mean of its executions (of its last attempt)."
         )
         if self.base:
             yield (

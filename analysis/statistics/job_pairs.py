@@ -21,6 +21,7 @@ from treehammer.analysis.statistics.sample import (
     Sample,
     count_hosts,
     find_varying_axes,
+    identify_unit,
     natural_sort_key,
     parse_variant,
 )
@@ -392,15 +393,15 @@ class ExecutionGroup:
     def job_values(self, metric: str) -> dict[str, list[float]]:
         """Return one value per job by host: the mean over the executions of its last attempt that has one.
 
-        Comparisons, limits and intervals of figures count a job in the same way. A job without a known
-        host stands alone.
+        Comparisons and intervals of figures count a job in the same way. A job without a known host
+        stands alone, and so does a common start of jobs.
         """
         measured = (row for row in self.rows if row[metric] is not None)
-        jobs = select_last_attempts(measured, lambda row: (row["job_id"], row["attempt"]))
+        units = select_last_attempts(measured, identify_unit)
         by_host: dict[str, list[float]] = defaultdict(list)
-        for job, (row, *rows) in jobs.items():
-            host = row.get("machine") or row["host"] or job
-            by_host[host].append(fmean(execution[metric] for execution in (row, *rows)))
+        for unit, (row, *rows) in units.items():
+            host = not row.get("start_planned_us") and (row.get("machine") or row["host"])
+            by_host[host or unit].append(fmean(execution[metric] for execution in (row, *rows)))
         return by_host
 
 

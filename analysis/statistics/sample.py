@@ -140,7 +140,7 @@ class Sample:
     ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
     commits are, ``looks`` counts the looks at it, and ``look_share`` is the share of the error rate that
     the last of them has (see :class:`~treehammer.sql.core.campaign_plan.SequentialPlan`).
-    ``start_us`` is the common start of its load, 0 without one; all hosts of such loads are one,
+    ``start_planned_us`` is the common start of its load, 0 without one; all hosts of such loads are one,
     since starts on any of them are independent.
     """
 
@@ -190,7 +190,7 @@ class Sample:
     started_us: int = 0
     looks: int = 1
     look_share: float = 1.0
-    start_us: int = 0
+    start_planned_us: int = 0
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -228,13 +228,13 @@ class Sample:
             started_us=row.get("started_us") or 0,
             looks=row.get("looks", 1),
             look_share=row.get("look_share", 1.0),
-            start_us=start_us,
+            start_planned_us=start_us,
         )
 
     @property
     def unit(self) -> tuple[str, int]:
-        """Job and attempt; of jobs that load together, which measure the storage once, their start."""
-        return (f"start {self.start_us}", 1) if self.start_us else (self.job_id, self.attempt)
+        """The unit that it measures, see :func:`identify_unit`."""
+        return identify_unit(vars(self))
 
     @property
     def commit(self) -> str | None:
@@ -274,6 +274,12 @@ def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict
     """Select the recorded values of some columns, by the names that are mapped to them."""
     values = {name: row.get(column) for name, column in columns.items()}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def identify_unit(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Return job and attempt; of jobs that load together, which measure the storage once, their start."""
+    start_us = row.get("start_planned_us")
+    return (f"start {start_us}", 1) if start_us else (row["job_id"], row["attempt"])
 
 
 def comparison_key(sample: Sample, axis: str) -> str:
@@ -373,20 +379,17 @@ def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
 def assign_compilers(samples: Iterable[Sample]) -> list[Sample]:
     """Let failed executions, which may name no compiler, follow the others of their series."""
     samples = list(samples)
+    keys = [comparison_key(replace(sample, is_interpreted=False), "") for sample in samples]
     compilers: dict[str, set[bool]] = {}
-    for sample in samples:
+    for sample, key in zip(samples, keys, strict=True):
         if sample.build.get("loop_compiler"):
-            compilers.setdefault(_compiled_key(sample), set()).add(sample.is_interpreted)
+            compilers.setdefault(key, set()).add(sample.is_interpreted)
     return [
         replace(sample, is_interpreted=True)
-        if sample.failure_class and compilers.get(_compiled_key(sample)) == {True}
+        if sample.failure_class and compilers.get(key) == {True}
         else sample
-        for sample in samples
+        for sample, key in zip(samples, keys, strict=True)
     ]
-
-
-def _compiled_key(sample: Sample) -> str:
-    return comparison_key(replace(sample, is_interpreted=False), "")
 
 
 #: Numbers in text, in this order: the value of an axis that names no version, a share between 0 and

@@ -433,7 +433,7 @@ def test_summary_counts_jobs_as_units() -> None:
     assert vars(group.mean_and_rms("rate"))["n"] == 5
 
 
-def test_jobs_of_one_host_are_no_independent_jobs_of_a_mean() -> None:
+def test_jobs_of_one_host_or_start_are_no_independent_jobs_of_a_mean() -> None:
     rates = {"a": 4e-14, "b": 5e-14, "c": 6e-14}
     hosts = [row(host, rate, host=host) for host, rate in rates.items()]
     rows = [{**of_host, "job_id": f"{of_host['host']}{n}"} for of_host in hosts for n in range(4)]
@@ -441,6 +441,9 @@ def test_jobs_of_one_host_are_no_independent_jobs_of_a_mean() -> None:
     mean, ratio = of_jobs.mean_over_jobs("rate"), of_jobs.ratio_over_jobs(of_jobs, "rate")
     assert mean == of_hosts.mean_over_jobs("rate")
     assert ratio == of_hosts.ratio_over_jobs(of_hosts, "rate")
+    starts = [{**job, "host": job["job_id"], "start_planned_us": job["rate"]} for job in rows]
+    (of_starts,) = group_executions(starts, lambda _: ())
+    assert of_starts.mean_over_jobs("rate") == mean
     # Four jobs of a and one of b and c each; without a host, the mean is 5.5, 4.4 or 4.2.
     (uneven,) = group_executions([*rows[:5], rows[8]], lambda _: ())
     low = vars(uneven.mean_over_jobs("rate"))["low"] * 1e14
