@@ -135,7 +135,7 @@ def pin_commits(
 
     Raises:
         SourceError: a commit, or the test in it, does not exist.
-        DefinitionError: the test has mistakes at a commit, or lacks a file that is read.
+        DefinitionError: the test has mistakes at a commit, lacks a file that is read, or changes a unit.
         EqualCommitsError: two values hold the same test.
     """
     texts = tuple(map(str, pinned.definition.axes.get(COMMIT_AXIS, ())))
@@ -189,6 +189,14 @@ def _pin_value(
                 f"there is no file {value[1:]!r}, which lists branches",
                 where=f"{_describe_value(text)}: {pinned.path}",
                 hint="Give branches that both commits have, -P branches=...",
+            )
+    for name, metric in merged.metrics.items():
+        unit = pinned.definition.metrics.get(name, metric).unit
+        if metric.unit != unit:
+            raise DefinitionError(
+                f"the metric {name} is in {metric.unit}, and in {unit} in the named test",
+                where=f"{_describe_value(text)}: {pinned.path}",
+                hint="Numbers of two units have no ratio: give the new one another name.",
             )
     return replace(at_commit, definition=merged)
 

@@ -193,7 +193,9 @@ class TestRepository:
         self.write("scan.C", 2)
         self.commits = [first, commit_all(self.top)]
 
-    def write(self, payload: str, block: int, content: str = "", branches: str = "1.0") -> None:
+    def write(
+        self, payload: str, block: int | str, content: str = "", branches: str = "1.0"
+    ) -> None:
         text = TEST_TOML.format(payload=payload, block=block, branches=branches)
         (self.test / "test.toml").write_text(text)
         (self.test / payload).write_text(content)
@@ -221,18 +223,13 @@ def test_commits_have_their_own_payload_and_settings(tests: TestRepository) -> N
     assert {test.definition.settings["block"] for test in pinned.commits.values()} == {5}
 
 
-def test_commits_are_of_the_series_that_they_form_alone(tests: TestRepository) -> None:
+def test_commits_take_turns_in_the_series_that_they_form_alone(tests: TestRepository) -> None:
     pinned = tests.pin("v1", "main")
-    hashes = [compute_test_hash(test) for test in pinned.commits.values()]
     alone = [tests.pin(spec=f"{tests.top}@{ref}:tests/read") for ref in ("v1", "main")]
-    assert hashes == [compute_test_hash(test) for test in alone]
-    group, _ = group_variants(pinned.definition, "file")
-    assert len({variant.canonical_json for variant in group.variants}) == 1
-    assert {variant.commit for variant in group.variants} == set(pinned.commits)
-
-
-def test_commits_take_turns_and_releases_do_not(tests: TestRepository) -> None:
-    groups = group_variants(tests.pin("v1", "main").definition, "file")
+    assert [*map(compute_test_hash, pinned.commits.values())] == [*map(compute_test_hash, alone)]
+    groups = group_variants(pinned.definition, "file")
+    assert len({variant.canonical_json for variant in groups[0].variants}) == 1
+    assert {variant.commit for variant in groups[0].variants} == set(pinned.commits)
     releases = [[variant["root"] for variant in group.variants] for group in groups]
     assert releases == [["6.38.00"] * 2, ["6.40.00"] * 2]
 
@@ -241,8 +238,7 @@ def test_working_tree_is_compared_with_a_commit(tests: TestRepository) -> None:
     with pytest.raises(NothingToDoError, match="commit main and the working tree hold the same"):
         tests.pin("main", ".")
     tests.write("scan.C", 2, content="changed")
-    pinned = tests.pin("main", ".")
-    head, tree = pinned.commits.items()
+    head, tree = tests.pin("main", ".").commits.items()
     assert tree[0].startswith(f"{head[0]}+")
     assert (head[1].dirty, tree[1].dirty) == (False, True)
     with pytest.raises(SourceError, match="no working tree"):
@@ -252,6 +248,11 @@ def test_working_tree_is_compared_with_a_commit(tests: TestRepository) -> None:
 def test_mistakes_name_the_commit(tests: TestRepository) -> None:
     with pytest.raises(SourceError, match="v2"):
         tests.pin("v1", "v2")
+    tests.write("scan.C", '2\n[metrics.a]\nunit = "ms"')
+    commit_all(tests.top)
+    tests.write("scan.C", '2\n[metrics.a]\nunit = "s"')
+    with pytest.raises(DefinitionError, match="a is in ms, and in s in the named"):
+        tests.pin("main", ".")
     (tests.test / "branches.txt").write_text("Muon_pt\n")
     tests.write("scan.C", 2, branches='"@branches.txt"')
     with pytest.raises(DefinitionError, match=r"commit v1: tests/read: there is no file 'branches"):
@@ -259,6 +260,5 @@ def test_mistakes_name_the_commit(tests: TestRepository) -> None:
 
 
 def test_outside_git_there_are_no_commits(tests: TestRepository, tmp_path: Path) -> None:
-    outside = tests.test.rename(tmp_path / "outside")
     with pytest.raises(SourceError, match="not committed"):
-        tests.pin("v1", "main", spec=str(outside))
+        tests.pin("v1", "main", spec=str(tests.test.rename(tmp_path / "outside")))
