@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -14,12 +15,13 @@ from treehammer.analysis.comparison import instruction_changes, series_changes, 
 from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
 from treehammer.analysis.comparison.comparison_notes import attribute_rows, describe_environment
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
-from treehammer.analysis.comparison.conclusion import WALL, describe_conclusion
+from treehammer.analysis.comparison.conclusion import WALL, describe_conclusion, describe_part
 from treehammer.analysis.comparison.series_changes import describe_phases
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, Block, Note, TextTable, print_early
+from treehammer.text_formatting import join_names
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.limit_outcomes import LimitReport
@@ -47,8 +49,7 @@ def describe_comparisons(
     notes, common = _separate_common([_list_notes(result, names, verbose) for result in results])
     blocks: list[Block] = []
     for result in results:
-        verdicts = result.comparison.verdicts
-        text = describe_conclusion(verdicts, names, good_controls=verbose)
+        text = describe_conclusion(result.comparison.verdicts, names, good_controls=verbose)
         blocks.append(Note(click.style(text, bold=True)))
     for result, result_notes in zip(results, notes, strict=True):
         blocks += ["", *_list_tables(result, names, verbose)]
@@ -60,21 +61,27 @@ def describe_comparisons(
 def _list_notes(result: ComparisonResult, names: Mapping[str, str], verbose: bool) -> list[str]:
     """List the notes of a comparison: where its changes point, reasons for no verdict, phases."""
     comparison = result.comparison
-    judged_sites = {row.site for row in comparison.of_series}
     attributed = attribute_rows(comparison.verdicts, names)
     if verbose:
         environment = describe_environment(comparison.verdicts)
         return [*attributed, *(note for note in result.notes if note not in environment)]
-    reasons = [
-        f"{row.verdict[0].upper()}{row.verdict[1:]}: {row.evidence.why}; {row.evidence.remedy}."
-        for row in comparison.of_series
-        if row.evidence.why
-    ]
     return [
-        *(attributed if len(judged_sites) > 1 else ()),
-        *dict.fromkeys(reasons),
+        *(attributed if len({row.site for row in comparison.of_series}) > 1 else ()),
+        *list_reasons(comparison.of_series),
         *describe_phases(result.phases),
     ]
+
+
+def list_reasons(series: Sequence[VerdictRow]) -> Iterator[str]:
+    """List the reasons for no verdict, each once with its variants and sites."""
+    parts: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for row in series:
+        if row.evidence.why:
+            key = row.verdict, f"{row.evidence.why}; {row.evidence.remedy}."
+            parts[key][describe_part(row, series)] = None
+    for (verdict, reason), names in parts.items():
+        claim = f"{verdict} {join_names([*names])}".strip()
+        yield f"{claim[0].upper()}{claim[1:]}: {reason}"
 
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
@@ -188,11 +195,8 @@ def make_verdict_table(
         flat = verdict_text.flatten_verdict(verdict)
         for side in "ab":
             value = flat[f"{side}_value"]
-            cells[f"shown_{side}"] = (
-                None
-                if value is None
-                else verdict_text.format_metric_value(verdict.metric, value, flat["unit"])
-            )
+            formatted = verdict_text.format_metric_value(verdict.metric, value or 0.0, flat["unit"])
+            cells[f"shown_{side}"] = None if value is None else formatted
         return {**flat, **cells}
 
     return TextTable([build_row(verdict) for verdict in verdicts], columns, title)

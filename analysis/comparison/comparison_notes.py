@@ -35,6 +35,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
+from treehammer.text_formatting import join_names
 
 #: More names than this make a sentence unreadable.
 MAX_NAMED = 6
@@ -94,8 +95,8 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
     better = rows[0].evidence.better
     if findings.slower:
         where = "at the other sites" if findings.shifts else "over the sites"
-        change = _name_change(rows, names)
-        yield f"{worse} {where}, which points at {change}: {_name_first([*map(describe_variant, findings.slower)])}"
+        variants = join_names([*map(describe_variant, findings.slower)], MAX_NAMED)
+        yield f"{worse} {where}, which points at {_name_change(rows, names)}: {variants}"
     for site, (shift, low, high) in findings.shifts.items():
         yield (
             f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
@@ -113,7 +114,7 @@ def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
         places = [f"{describe_variant(row.label)} at {row.site}" for row in findings.unexplained]
         yield (
             f"{worse}, but neither over the sites nor in all variants of a site: "
-            f"{_name_first(places)}"
+            f"{join_names(places, MAX_NAMED)}"
         )
 
 
@@ -127,8 +128,8 @@ def rank_sites(rows: Sequence[VerdictRow], metric: str) -> str:
         return ""
     gains = _list_changed_sites(rows_by_site, Verdict.FASTER)
     losses = _list_changed_sites(rows_by_site, Verdict.SLOWER)
-    parts = [f"Gain: {_name_first(gains)}"] if gains else []
-    parts += [f"Lose: {_name_first(losses)}"] if losses else []
+    parts = [f"Gain: {join_names(gains, MAX_NAMED)}"] if gains else []
+    parts += [f"Lose: {join_names(losses, MAX_NAMED)}"] if losses else []
     rest = len(rows_by_site) - len(gains) - len(losses)
     if not parts:
         return f"No site gains or loses {title_metric(metric)} for certain, of {rest} judged."
@@ -175,11 +176,6 @@ def summarize_attribution(
 def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
     axis, name = rows[0].axis, side_names(rows[0], names)[1]
     return "the release" if axis == "root" else name_side(axis, name)
-
-
-def _name_first(names: Sequence[str]) -> str:
-    more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-    return "; ".join([*names[:MAX_NAMED], *more])
 
 
 _PLAN = (
@@ -239,7 +235,7 @@ def describe_environment(rows: Sequence[VerdictRow], *, harmless: bool = True) -
     if nodes := _collect_texts(row.evidence.nodes for row in series):
         unpaired = any(row.evidence.unpaired for row in series)
         reason = ", whose effect cannot be told from that of the compared value" if unpaired else ""
-        notes.append(f"Nodes differ between the sides{reason}: {_name_first(nodes)}.")
+        notes.append(f"Nodes differ between the sides{reason}: {join_names(nodes, MAX_NAMED)}.")
     return [*notes, *(_server_notes(series) if _differ_in_servers(series) else ())]
 
 

@@ -244,7 +244,7 @@ def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Sco
     for metric in list_metrics(rows):
         of_metric = [row for row in rows if row.metric == metric]
         results = [
-            _Result(_list_claims(row)[0], _describe_part(row, rows), row) for row in of_metric
+            _Result(_list_claims(row)[0], describe_part(row, rows), row) for row in of_metric
         ]
         # Wall time mostly follows CPU time; other metrics each say something else.
         claims = claims if metric in METRIC_TITLES else {}
@@ -418,7 +418,7 @@ def _count_parts(group: Sequence[_Result], scope: _Scope) -> str:
     return f"{'at' if scope.noun == 'sites' else 'in'} {share} {scope.compared:,} {scope.noun}"
 
 
-def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
+def describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
     """Name the variant of a row, with the site where rows are of several."""
     labels = {other.label for other in rows}
     words = [f"for {describe_variant(row.label)}"] if len(labels) > 1 else []

@@ -11,7 +11,7 @@ from click import unstyle
 from measurement_factory import build_verdict
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.comparison_output import describe_comparisons
+from treehammer.analysis.cli.comparison_output import describe_comparisons, list_reasons
 from treehammer.analysis.comparison.change_summary import SUMMARY_COLUMNS, summarize_changes
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes, describe_environment
@@ -345,8 +345,7 @@ def test_control_of_the_headline_that_is_off_comes_first() -> None:
 
 
 def test_nothing_to_conclude() -> None:
-    assert describe_comparisons([]) == []
-    assert describe_conclusion([]) == ""
+    assert (describe_comparisons([]), describe_conclusion([])) == ([], "")
 
 
 def test_answer_stands_first_and_alone() -> None:
@@ -355,10 +354,15 @@ def test_answer_stands_first_and_alone() -> None:
     answer, *blocks = describe_comparisons([ComparisonResult(comparison)])
     assert unstyle(str(answer)).startswith(f"At T2_A, ROOT {B} needs 10.")
     assert "against itself" not in str(answer)
-    sentences = [block for block in blocks if isinstance(block, str) and block]
-    assert sentences == []
+    assert not [block for block in blocks if isinstance(block, str) and block]
     wall = next(block for block in blocks if isinstance(block, TextTable)).rows[1]
     assert (wall["metric"], "would decide" in wall["shown_verdict"]) == (WALL, False)
+
+
+def test_reason_for_no_verdict_names_its_variants() -> None:
+    evidence = VerdictEvidence(why="0.3 s", remedy="read more")
+    rows = [make_row(Verdict.TOO_LITTLE, None, f"n={n}", evidence=evidence) for n in (1, 2)]
+    assert [*list_reasons(rows)] == ["Too little read for n=1, for n=2: 0.3 s; read more."]
 
 
 def test_results_that_differ_come_before_times() -> None:
@@ -370,10 +374,8 @@ def test_results_that_differ_come_before_times() -> None:
         "steps": ("varies", 1.0, 2.0, 5, ""),
     }
     rows[0] = replace(rows[0], evidence=replace(rows[0].evidence, counters=counters))
-    text = describe_conclusion(rows)
-    assert text.startswith(
-        "pairs −18.2 %, digest_hash changed: the results differ. On this host, ROOT"
-    )
+    expected = "pairs −18.2 %, digest_hash changed: the results differ. On this host, ROOT"
+    assert describe_conclusion(rows).startswith(expected)
 
 
 def test_wall_time_that_lacks_jobs_is_no_news() -> None:
