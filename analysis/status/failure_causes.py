@@ -46,6 +46,7 @@ _REPLICAS = FailureCause(
 _SOFTWARE = FailureCause(
     "software", "Check that the site's nodes can set up this release, with the site's setup."
 )
+_NODE = FailureCause("node", "Pass its error to the site's administrator.")
 _COMPILER = FailureCause(
     "build", "Read the compiler's output on the job's page; check the node's compiler."
 )
@@ -146,7 +147,8 @@ _CAUSES_BY_KIND: Mapping[tuple[str, str], FailureCause] = {
     ("software-setup", "cpu-limit"): TIME,
     ("software-setup", "disk-full"): DISK,
     ("software-setup", "file-limit"): DISK,
-    ("software-setup", "node"): FailureCause("node", "Pass its error to the site's administrator."),
+    ("software-setup", "node"): _NODE,
+    ("software-setup", ""): _NODE,  # its shell could not start the worker
     ("credential", "certificate"): _DOOR,
     ("credential", "missing"): _credential(
         "Submit with --proxy, --token-file or --s3-credentials."

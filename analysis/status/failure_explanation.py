@@ -298,13 +298,11 @@ def _name_commit(attribution: FailureAttribution) -> str:
 
 def _choose_verbs(attribution: FailureAttribution, question: FailureQuestion) -> _Verbs:
     """Choose the verbs by whether some of the counted measurements are implausible."""
-    relevant = [
-        cell
+    has_implausible = any(
+        sign.failure == Outcome.IMPLAUSIBLE
         for cell in question.cells
         if cell.test in attribution.tests or attribution.culprit is Culprit.TEST
-    ]
-    has_implausible = any(
-        sign.failure == Outcome.IMPLAUSIBLE for cell in relevant for sign in cell.failures
+        for sign in cell.failures
     )
     return _BAD if has_implausible else _FAILED
 

@@ -77,7 +77,7 @@ def break_storage(store: Store) -> None:
 def lack_release(store: Store) -> None:
     store.add(run_everywhere(10))
     store.add(
-        run(True, 10 + n, "software-setup", site=site, axis_root="6.40.00")
+        run(True, 10 + n, "build", site=site, axis_root="6.40.00")
         for site in SITES[:5]
         for n in range(5)
     )
@@ -87,7 +87,7 @@ def lack_release(store: Store) -> None:
 def lack_release_here(store: Store) -> None:
     store.add(run_everywhere(10))
     store.add(run_everywhere(10, axis_root="6.40.00", site="B"))
-    store.add(run(True, 10 + n, "software-setup", axis_root="6.40.00") for n in range(10))
+    store.add(run(True, 10 + n, "build", axis_root="6.40.00") for n in range(10))
 
 
 def break_door(store: Store) -> None:
@@ -158,11 +158,11 @@ def fail_as_elsewhere(store: Store) -> None:
         (lack_release, Culprit.RELEASE,
          "ROOT 6.40.00 fails at 5 of 8 sites, other releases in 0 of 80: the release, "
          "since 2026-03-01 10:00 UTC",
-         "Cause: software."),
+         "Cause: build."),
         (lack_release_here, Culprit.SITE,
          "10 of 10 failed here, 0 of 90 elsewhere: the site with ROOT 6.40.00, "
          "since 2026-03-01 10:00 UTC",
-         "Cause: software."),
+         "Cause: build."),
         (break_door, Culprit.SITE,
          "12 of 14 failed here, 0 of 24 elsewhere: the site through door far, "
          "since 2026-03-01 03:00 UTC",
@@ -435,7 +435,6 @@ def hold(code: str, cause: str) -> str:
         ("payload/disk-full", "The disk of its work folder is full", "disk"),
         # The words of a payload decide nothing.
         ("payload/exit", "The payload ended with exit code 1. KeyError: 'memory_profile'.", "payload"),
-        ("payload/reported-memory", "MemoryError", "payload"),
         ("data-check/content", "checksum differs", "replica"),
         ("payload/files", "branch 'y' lies in another file", "dataset"),
         ("payload/branches", "branch 'y' is int in a.root and long in b.root", "dataset"),
@@ -444,6 +443,7 @@ def hold(code: str, cause: str) -> str:
         ("software-setup/file-limit", "The node ended the payload at a file of 4 bytes", "disk"),
         ("software-setup/disk-full", "No space left on device: '/scratch/a'", "disk"),
         ("software-setup/node", "An operation failed on the node: Too many open files", "node"),
+        ("software-setup", "the worker ended with exit code 126: mktemp: /tmp: Read-only file system", "node"),
         ("lost", "the worker ended with exit code 75: .: the worker cannot continue: [Errno 28] No space left", "disk"),
     ],
 )  # fmt: skip
