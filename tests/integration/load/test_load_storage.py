@@ -128,7 +128,7 @@ class _Recorder(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
         self.requests.append((self.command, self.headers["Authorization"], len(sent)))
         asked = self.headers["Range"]
-        status = {"MKCOL": 201, "PUT": 204, "DELETE": 204}.get(self.command, 200)
+        status = {"MKCOL": 201 if self.path.endswith("/") else 409}.get(self.command, 200)
         body = bytes(1000) if self.command == "GET" else b""
         if self.target:
             send_answer(self, 307, Location=f"{self.target}{self.path}")

@@ -223,6 +223,8 @@ class HttpClient(StorageClient):
         """Send the request of an operation, or of a part of it; return server and failure class."""
         method = self.methods.get(operation.name, "GET")
         url, headers = operation.file.url, {**HEADERS, **make_range_header(operation)}
+        if operation.name in (steps.MKDIR, steps.RMDIR):
+            url += "/"  # some servers, such as nginx, know folders by it
         if operation.chunks:
             url = self._servers.get(operation.client, url)
         sends = operation.name in (steps.WRITE_FILE, steps.CREATE)

@@ -42,9 +42,6 @@ class S3Client(HttpClient):
     async def perform(self, flight: Flight) -> Tuple[str, str]:
         """Perform an operation; return server and failure class."""
         operation = flight.operation
-        if operation.name in (MKDIR, RMDIR):
-            file = operation.file._replace(url=f"{operation.file.url}/")
-            operation = operation._replace(file=file)
         if len(operation.chunks) < 2:
             return await self.request(flight, operation)
         pieces = [operation._replace(chunks=(chunk,)) for chunk in operation.chunks]
