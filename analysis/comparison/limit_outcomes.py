@@ -360,7 +360,7 @@ class _LimitedCampaign:
     def _find_exact_ratio(self, effect: SeriesEffect) -> float | None:
         """Return the ratio of values that are equal in all jobs; None for others, and for clocks."""
         enough = effect.metric in self._exact or not effect.missing_jobs
-        is_zero = f"{effect.metric} is 0" in effect.left_out
+        is_zero = f"{effect.metric} is not above 0" in effect.left_out
         is_time = effect.metric in HEADLINE_METRICS
         if effect.refused is not Verdict.NOT_ENOUGH or not enough or is_zero or is_time:
             return None

@@ -291,11 +291,11 @@ class RefusalReason(NamedTuple):
 
 def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
     """Find all reasons against a verdict; the first names the refusal."""
-    if zeros := effect.left_out.get(f"{effect.metric} is 0"):
+    if zeros := effect.left_out.get(f"{effect.metric} is not above 0"):
         # It has no ratio, and leaving it out would hide it.
         yield RefusalReason(
             Verdict.NOT_ENOUGH,
-            f"{effect.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
+            f"{effect.metric} is not above 0 in {pluralize(zeros, 'execution')}, which has no ratio",
             "state a headline metric that is above 0, such as success_fraction for failures",
         )
     if not effect.pairs and not (effect.a and effect.b):

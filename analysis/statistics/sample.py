@@ -260,8 +260,8 @@ class Sample:
         value = self.metrics.get(metric, math.nan)
         if math.isnan(value):
             return f"no {metric}"
-        if value == 0 and metric not in HEADLINE_METRICS:
-            return f"{metric} is 0"
+        if value <= 0 and metric not in HEADLINE_METRICS:
+            return f"{metric} is not above 0"
         low, high = POSSIBLE_RANGE_S if metric in HEADLINE_METRICS else POSSIBLE_RANGE
         return "" if low <= value <= high else f"impossible {metric}"
 

@@ -441,12 +441,12 @@ def test_jobs_of_a_common_start_count_once(store: Store, tmp_path: Path) -> None
         assert message in compare(tmp_path, "50", "128", "--axis", "listen").output
 
 
-def test_zero_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> None:
-    fill_with_headline(store, make_headline_plan("queue_depth"), depth={"5": 0.0})
+def test_what_has_no_ratio_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> None:
+    fill_with_headline(store, make_headline_plan("queue_depth"), depth={"5": 0.0, "128": -1.0})
     compare(tmp_path, "5", "128", "--axis", "listen")
     (row,) = stored_rows(store).values()
     assert row.verdict == Verdict.NOT_ENOUGH
-    assert "queue_depth is 0 in 12 executions, which has no ratio" in row.evidence.why
+    assert "queue_depth is not above 0 in 24 executions, which has no ratio" in row.evidence.why
 
 
 def test_newest_campaign_that_states_a_headline_decides(store: Store) -> None:
