@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.http_requests import mask_credentials
-from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
@@ -166,8 +165,6 @@ def _check_address(door: Door, path: document_problems.KeyPath) -> Iterator[Docu
 def _check_batch(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if site.pool_name is not None:
         yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
-    if site.batch == LOCAL_BATCH:
-        return
     try:
         find_batch(site.batch)
     except ConfigError as error:

@@ -61,12 +61,13 @@ from treehammer.submit.batch.interface import (
     UnknownBatchSystemError,
 )
 from treehammer.submit.batch.submission_folder import INCOMING, FolderBatch
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_minute, pluralize
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
 MAX_SPOOLED_JOBS = 1000
+_SILENT_SINCE = "GridResourceUnavailableTime"
 _QUEUE_PROJECTION = (
-    *("ClusterId", "JobMaterializeNextProcId", "GridJobStatus", "StageOutFinish"),
+    *("ClusterId", "JobMaterializeNextProcId", "GridJobStatus", "StageOutFinish", _SILENT_SINCE),
     *JOB_PROJECTION,
 )
 _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
@@ -531,6 +532,9 @@ class HTCondorBatch(FolderBatch[Submission]):
             idle = [proc for proc, ad in ads.items() if ad.get("JobStatus") == IDLE_STATUS]
             count = "1 job is" if len(idle) == 1 else f"{len(idle)} jobs are"
             yield from _describe_lost_nodes(log)
+            last_ad = max(ads.values(), key=lambda ad: ad.get(_SILENT_SINCE, 0), default={})
+            if since_us := last_ad.get(_SILENT_SINCE, 0) * 1_000_000:
+                yield f"{last_ad['GridResource']} has not answered since {format_minute(since_us)} UTC"
             staged_us = log.submission.staged_s * 1_000_000
             last_us = max((job.last_us for job in log.jobs.values()), default=staged_us)
             if log.pause_reason:

@@ -606,8 +606,9 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     assert schedd.batch.explain_waiting(ids) == [], "the next one may come soon"
     schedd.now_us += 200_000_000
     assert "no job of cluster 7 enters the queue" in schedd.batch.explain_waiting(ids)[0]
-    other = ["1 job is not accepted yet by arc x"]
-    for ad, lines in (({"GridResource": "arc x"}, other), ({"RoutedToJobId": "8.0"}, [])):
+    down = {"GridResource": "ce", "GridResourceUnavailableTime": 60}
+    other = ["ce has not answered since 1970-01-01 00:01 UTC", "1 job is not accepted yet by ce"]
+    for ad, lines in ((down, other), ({"RoutedToJobId": "8.0"}, [])):
         schedd.queue = [{"ProcId": 1, "JobStatus": 1, **ad}]
         assert schedd.batch.explain_waiting(ids) == lines
 
