@@ -128,11 +128,12 @@ class ReadPasses:
         """Close a file of which some turns were read."""
         self.close_turns()
 
-    def survey_file(self, url: str, names: Sequence[str]) -> FileSurvey:
-        """Open a file, untimed; return the facts on the columns ``names`` that a data frame lacks."""
+    def survey_file(self, url: str, names: Optional[Sequence[str]]) -> FileSurvey:
+        """Open a file, untimed; return the facts on these columns, or on all, that a data frame lacks."""
         reader = self._open_file(url)
         branches = list(reader.Survey())
         branch_names = [str(item.name) for item in branches]
+        names = branch_names if names is None else names
         positions = [branch_names.index(name) for name in names if name in branch_names]
         followed = reader.FollowFriends()
         survey = FileSurvey(

@@ -325,9 +325,10 @@ void write()
       auto *tree = fill("T", 20);
       int n = 2;
       float rows[4] = {500, 600, 700, 800};
-      std::set<int> numbers{3, 4};
       for (auto *branch : {tree->Branch("y", rows), tree->Branch("n", &n), tree->Branch("rows", rows, "rows[n][2]/F"),
-                           tree->Branch("half", rows, "half[2]/f"), tree->Branch("numbers", &numbers)})
+                           tree->Branch("half", rows, "half[2]/f"), tree->Branch("numbers", new std::set<int>{3, 4}),
+                           tree->Branch("letters", &n, "letters/C"), tree->Branch("object", new TObjString("")),
+                           tree->Branch("points", new TClonesArray("TVector3", 2))})
          for (int entry = 0; entry < 20; ++entry)
             branch->Fill();
       tree->Write("", TObject::kOverwrite);

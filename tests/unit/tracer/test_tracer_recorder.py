@@ -312,8 +312,7 @@ def test_baskets_behind_gaps_of_uproot_are_found(tmp_path: Path) -> None:
     with uproot.recreate(path) as file:
         for name in map(str, range(20)):
             file.mktree(name, {"x": "f8"}).extend({"x": numpy.arange(9.0)})
-    joined = describe_map(read_ranges(path, (0, path.stat().st_size)))["map"]
-    assert (joined["branches"], joined["branches_read"]) == (20, 20)
+    assert describe_map(read_ranges(path, (0, path.stat().st_size)))["map"]["branches_read"] == 20
 
 
 def test_branches_are_those_whose_baskets_were_read(tree_file: Path) -> None:

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from .. import read_passes, root_engine, turn_server
 from ..loop_libraries import BuildError, CompiledRoot, LoopSource, build_late_loop
@@ -195,9 +195,11 @@ def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
 
 
 def survey_file(
-    root: Any, task: PayloadTask, url: str, columns: Sequence[str] = (), *, leads: bool = True
+    root: Any, task: PayloadTask, url: str, columns: Optional[Sequence[str]], *, leads: bool = True
 ) -> FileSurvey:
     """Open a file without a data frame, untimed; ``leads`` if it is the first of an event loop.
+
+    Without ``columns`` the survey is of all.
 
     Raises:
         PayloadError: the file cannot be read, has no such tree, or a data frame crashes at it or does
@@ -242,8 +244,6 @@ def describe_analysis(task: PayloadTask, code: str) -> LoopSource:
     return LoopSource(code, "analyze", "FramePass", is_ntuple, folder, frame=True, is_late=is_late)
 
 
-#: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
-_SIZE_PREFIX = "R_rdf_sizeof_"
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
 _FIRST_WITH_CLUSTERS = 63800
 
@@ -318,16 +318,16 @@ class DataFrameExecution:
     def _compile_analysis(self, code: str) -> List[str]:
         """Compile the analysis, bound to the columns' types; return the columns that it reads."""
         task = self._task
-        survey_file(self._root, task, task.urls[0])
+        branches = survey_file(self._root, task, task.urls[0], None).types
         reader = open_frame(self._root, task, task.urls[:1])
         columns = {str(item.first): str(item.second) for item in reader.Columns()}
-        # A dot follows the name of a friend tree, or of an object, whose members are left out.
+        # Of a text, a data frame makes an array of the greatest length.
+        texts = {name for name, kinds in branches.items() if "text" in kinds.values()}
+        is_ntuple = task.format == RNTUPLE  # whose fields have no dots in their names
         types = {
-            name: "" if "." in name else kind
-            for name, kind in columns.items()
-            if not name.startswith(_SIZE_PREFIX)
-            and name not in task.missing_branches
-            and ("." not in name or name.partition(".")[0] not in columns)
+            name: "" if "." in name or name in texts else columns.get(name, "")
+            for name in ([name.replace(".", "_") for name in branches] if is_ntuple else branches)
+            if name not in task.missing_branches
         }
         reader.Close()
         if code:

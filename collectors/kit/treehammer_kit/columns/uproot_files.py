@@ -156,7 +156,9 @@ class UprootFile:
     def find_type(self, name: str) -> str:
         """Find the type of a column; 'unknown' for one that uproot fails to interpret."""
         with suppress(Exception):
-            return str(self.fields[name].typename)
+            field = self.fields[name]
+            # The type of a split collection is that of its counts.
+            return "split" if getattr(field, "branches", ()) else str(field.typename)
         return "unknown"
 
     # Steps that depend on the format.

@@ -190,7 +190,7 @@ def test_all_readers_read_the_same_of_odd_branches(read: Read) -> None:
     frame, arrays = (
         read("same.root", payload=payload, branches="!half") for payload in (RDF_READ, UPROOT_READ)
     )
-    assert frame.values["content_notes"] == "there is no histogram of numbers, rows", frame.log
+    assert frame.values["content_notes"].endswith("numbers, letters, object, points"), frame.log
     assert frame.extras["histogram_entries"] == 3 * frame.extras["events_kept"]
     assert frame.extras["histogram_checksum"] == arrays.extras["histogram_checksum"]
     options = {"kind": "checksum", "branch_lists": {"missing_branches": ["half", "numbers"]}}
