@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.cli import open_store
 from treehammer.tables import Row, TableColumn
 from treehammer.terminal import CommandOutput, progress_bar
-from treehammer.text_formatting import write_minus
+from treehammer.text_formatting import join_names, write_minus
 
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.efficiency_query import EfficiencyQuery
@@ -163,13 +164,16 @@ def _build_row(verified: VerifiedPrediction, label: str) -> dict[str, Any]:
 def _describe(
     verified: Sequence[VerifiedPrediction], labels: dict[MeasuredRead, str]
 ) -> Iterator[str]:
-    """Describe the terms of each prediction, or why there is none, and how many hold."""
+    """Describe the terms of predictions, or why there are none, each once, and how many hold."""
     from treehammer.prediction.verification import count_inside
 
+    names_by_text: dict[str, list[str]] = defaultdict(list)
     for item in (item.predicted for item in verified):
         if not item.prediction or len(verified) <= _MAX_DESCRIBED:
-            subject = f"{labels[item.read]}, {item.conditions.describe()}"
-            yield f"{subject}: {describe_prediction(item)}."
+            text = f"{item.conditions.describe()}: {describe_prediction(item)}."
+            names_by_text[text].append(labels[item.read])
+    for text, names in names_by_text.items():
+        yield f"{join_names(names)}, {text}"
     inside, total = count_inside(verified)
     if total:
         yield f"{inside} of {total} measured wall times lie in the predicted interval."

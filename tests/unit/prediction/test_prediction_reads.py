@@ -356,15 +356,15 @@ def store_reads(store: Store, *reads: tuple[Mapping[str, Any], Mapping[str, Any]
 
 def test_command_prints_predictions_with_their_terms(store: Store, tmp_path: Path) -> None:
     store.add_campaign(make_campaign_row("near", name="near"), [])
-    store_reads(store, (UNCACHED, {"cache_mb": 0}))
+    store_reads(store, (UNCACHED, {"cache_mb": 0}), (CACHED, {"cache_mb": 30}))
     explain = partial(call_command, "explain", tmp_path, "--campaign", "near", "--if")
     assert "300 × 1 round trip" in explain("latency_ms=20,80").output
-    assert explain("cpu=NOWHERE").return_value == ExitCode.NOTHING
-    done = explain("latency_ms=80", "--json")
-    (row,) = json.loads(done.stdout)
-    assert row["predicted_wall_s"] == pytest.approx(
-        0.5 + 307 * (0.08 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
-    )
+    refused = explain("cpu=NOWHERE")
+    assert refused.return_value == ExitCode.NOTHING
+    assert "\ncache_mb=0, cache_mb=30, cpu=NOWHERE: cannot be predicted: " in refused.output
+    row, _ = json.loads(explain("latency_ms=80", "--json").stdout)
+    wall_s = 0.5 + 307 * (0.08 + TRIP_EXTRA_S) + 300 * WAITING_CPU_S + 0.01
+    assert row["predicted_wall_s"] == pytest.approx(wall_s)
     assert row["low_s"] < row["predicted_wall_s"] < row["high_s"]
     with pytest.raises(ConfigError, match="nothing to verify"):
         call_command("explain", tmp_path, "--campaign", "near", "--verify")
