@@ -103,10 +103,11 @@ def _predict(
     from treehammer.prediction.known_reads import load_known_reads, load_reads
     from treehammer.prediction.prediction import parse_conditions
     from treehammer.prediction.verification import VerifiedPrediction, verify_predictions
+    from treehammer.submit.sites.site_registry import load_sites
 
     alternatives = parse_conditions(conditions)
     with open_store(settings) as store:
-        reads = load_reads(store, query)
+        reads = load_reads(store, query, load_sites(settings))
         known_reads = load_known_reads(store, reads, settings)
     predictions = [known_reads.predict(*pair) for pair in product(reads, alternatives)]
     verified = list(map(VerifiedPrediction, predictions))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from treehammer.analysis.descriptive.efficiency_query import EfficiencyQuery
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.worker.distance import LINK
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
@@ -17,6 +19,7 @@ from treehammer.prediction.prediction import KnownReads
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.site_history import load_newest
 from treehammer.sql.write.store import Store
+from treehammer.submit.sites.site_model import Site
 
 #: Newest measurements of a site that are predicted: enough for its variants of some days.
 MAX_READS = 300
@@ -24,8 +27,10 @@ MAX_READS = 300
 _KNOWN_TIME = timedelta(days=30)
 
 
-def load_reads(store: Store, query: EfficiencyQuery) -> list[MeasuredRead]:
-    """Load the reads that ``treehammer explain`` selects.
+def load_reads(
+    store: Store, query: EfficiencyQuery, sites: Mapping[str, Site]
+) -> list[MeasuredRead]:
+    """Load the reads that ``treehammer explain`` selects; of sites, those at a link note it.
 
     Raises:
         ConfigError: a name is mistyped.
@@ -40,7 +45,13 @@ def load_reads(store: Store, query: EfficiencyQuery) -> list[MeasuredRead]:
         reads = group_reads(row for row in rows if query.site in (None, row["site"]))
     if not reads:
         raise query.build_nothing_error(store)
-    return reads
+    links = {(site.name, door.name) for site in sites.values() for door in site.doors if door.link}
+    return [
+        replace(read, row={**read.row, "distance_method": LINK})
+        if (read.row["storage_site"] or read.row["site"], read.row["door"]) in links
+        else read
+        for read in reads
+    ]
 
 
 def load_site_reads(store: Store, site: str, days: tuple[int, int]) -> list[MeasuredRead]:

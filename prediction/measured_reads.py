@@ -143,7 +143,7 @@ class MeasuredRead:
 
     @property
     def added_rtt_s(self) -> float:
-        """Round trip that the axis ``latency_ms`` adds to the door's own."""
+        """Round trip that the axis ``latency_ms`` adds to the door's own, or sets at a link."""
         return float(self.axes.get(LATENCY_AXIS, 0.0)) / 1e3
 
     @property
@@ -161,12 +161,11 @@ class MeasuredRead:
         """
         rate = self.axes.get(BANDWIDTH_AXIS, 0.0) if bandwidth_mbit is None else bandwidth_mbit
         added_s = self.added_rtt_s if latency_ms is None else latency_ms / 1e3
+        own_s = 0.0 if added_s and self.row["distance_method"] == LINK else self.door_rtt_s
         bytes_per_s = float(rate) * 1e6 / 8 if rate else math.inf
         if (added_s or rate) and self.row["distance_method"] != NETEM:
-            return Distance(
-                self.door_rtt_s + added_s + TRIP_EXTRA_S, min(bytes_per_s, PROXY_BYTES_PER_S)
-            )
-        return Distance(self.door_rtt_s + added_s, bytes_per_s)
+            return Distance(own_s + added_s + TRIP_EXTRA_S, min(bytes_per_s, PROXY_BYTES_PER_S))
+        return Distance(own_s + added_s, bytes_per_s)
 
     def build_work(self, files: int = 1) -> ReadWork:
         """Build the work of one pass.
