@@ -295,13 +295,13 @@ class _OperationSums:
             side=side,
             operation=operation,
             measurements=len(self.measurements),
-            active_clients=_sweep_intervals(intervals)[1],
+            active_clients=_sweep_intervals(intervals, self.limited_intervals)[1],
             seconds=seconds,
             due_seconds=due_seconds,
             failures=dict(self.failures.most_common()),
             latency=self.latency,
             round_trip_s=trips_s / count if count and trips_s is not None else None,
-            limited_seconds=_sweep_intervals(self.limited_intervals)[0],
+            limited_seconds=_sweep_intervals(self.limited_intervals, {})[0],
             limited_failures=dict(self.limited_failures.most_common()),
             **self.counts,
         )
@@ -322,16 +322,17 @@ def _count_seconds(
     share = counted_us / max(sum(lengths.values()), 1)
     has_late = len(steps) < len(intervals)
     all_share = done_share if has_late and done_share else share
-    return all_share * _sweep_intervals(intervals)[0], share * _sweep_intervals(steps)[0]
+    return all_share * _sweep_intervals(intervals, {})[0], share * _sweep_intervals(steps, {})[0]
 
 
-def _sweep_intervals(intervals: _Intervals) -> tuple[float, int]:
-    """Return the seconds that any interval covers, and the most simultaneous clients."""
+def _sweep_intervals(intervals: _Intervals, beside: _Intervals) -> tuple[float, int]:
+    """Return the seconds that any interval covers, and the most clients in them, with those beside."""
     # At equal times, ends come first.
     events = sorted(
         event
-        for (_, start, end), clients in intervals.items()
-        for event in ((start, 1, clients), (end, -1, -clients))
+        for part, change in ((intervals, 1), (beside, 0))
+        for (_, start, end), clients in part.items()
+        for event in ((start, change, clients), (end, -change, -clients))
     )
     covered_us = active = clients = most = since = 0
     for time, change, more in events:
@@ -340,7 +341,7 @@ def _sweep_intervals(intervals: _Intervals) -> tuple[float, int]:
         since = time
         active += change
         clients += more
-        most = max(most, clients)
+        most = max(most, clients) if active else most
     return covered_us / 1e6, most
 
 
