@@ -1,18 +1,14 @@
-"""Requirements of tests on the machine: programs, packages of npm, and helpers in other processes."""
+"""Requirements of tests on the machine: programs, and helpers in other processes."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from captured_runs import run_captured
-
-from treehammer import config
-from treehammer.collectors.shared_files import hold_lock
 
 
 def skip_or_fail(reason: str) -> NoReturn:
@@ -20,21 +16,6 @@ def skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"on CI nothing may be missing: {reason}")
     pytest.skip(reason)
-
-
-def fetch_npm_package(name: str, version: str) -> Path:
-    """The folder that holds a package; the test is skipped where there is no npm."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        skip_or_fail("npm or node is not installed")
-    folder = config.load_settings().cache_dir / "test-tools" / f"{name}-{version}"
-    package = folder / "node_modules" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    with hold_lock(folder / "lock"):
-        if not (package / "package.json").exists():
-            options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
-            subprocess.run([npm, "install", *options, f"{name}@{version}"], check=True, timeout=300)
-    return package
 
 
 def find_python(version: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from cached_software import prepare_cached
-from machine_requirements import fetch_npm_package
 from measurement_factory import (
     full_measurement,
     make_campaign_row,
@@ -25,7 +24,6 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
 
-JSROOT = "7.11.2"
 RELEASES = ("6.40.00", "6.38.00")
 Row = dict[str, Any]
 #: A step of a load test with one slow operation, and one that failed.
@@ -118,9 +116,3 @@ def exports(
 def exported(request: pytest.FixtureRequest, exports: Mapping[str, ExportedTree]) -> ExportedTree:
     """Provide each exported tree in turn."""
     return exports[request.param]
-
-
-@pytest.fixture(scope="session")
-def jsroot() -> Path:
-    """Provide a folder that contains the npm package jsroot."""
-    return fetch_npm_package("jsroot", JSROOT)

@@ -1,10 +1,8 @@
 // Prints what JSROOT reads of an export: one JSON object a line.
 import { pathToFileURL } from 'node:url';
 
-const [folder, path] = process.argv.slice(2);
-const modules = pathToFileURL(`${folder}/modules/`);
-const { openFile } = await import(new URL('io.mjs', modules));
-const { TSelector, treeProcess } = await import(new URL('tree.mjs', modules));
+const [library, path] = process.argv.slice(2);
+const { openFile, TSelector, treeProcess } = await import(pathToFileURL(library));
 
 function plain(key, value) {
   if (typeof value === 'bigint') return `int ${value}`;

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,11 @@ def test_uproot(exported: Any) -> None:
     assert differences(plain, exported.rows) == []
 
 
-def test_jsroot(exported: Any, jsroot: Path) -> None:
-    run = ["node", HERE / "read_tree.mjs", jsroot, exported.file]
+def test_jsroot(exported: Any) -> None:
+    """Read the tree with the JSROOT of the pages, in the Node.js that Playwright brings."""
+    node = str(resources.files("playwright") / "driver" / "node")
+    library = resources.files("treehammer.web") / "static" / "vendor" / "jsroot.min.mjs"
+    run = [node, HERE / "read_tree.mjs", str(library), exported.file]
     lines = subprocess.run(run, check=True, capture_output=True, timeout=120).stdout.splitlines()
     rows = [
         {name: from_javascript(name, value) for name, value in json.loads(line).items()}
