@@ -259,7 +259,8 @@ class LoadTable(StrictModel):
             "MB/s": self.ceiling.mb_per_s,
         }
         limits = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
-        return "; ".join([*parts, *([f"at most {', '.join(limits)} at a door"] if limits else [])])
+        parts += [f"states at most {', '.join(limits)} at a door"] if limits else []
+        return "; ".join(parts)
 
 
 class BeforeTable(StrictModel):

@@ -176,7 +176,7 @@ def test_show_describes_the_load(write_test: WriteTest) -> None:
     shown = CliRunner().invoke(commands, ["show", str(folder)], obj=settings).output
     assert (
         "load     120 s in steps of 10 s; jobs start together, after 600 s at most; "
-        "ramp 2/30s; at most 200 opens/s, 100 clients at a door"
+        "ramp 2/30s; states at most 200 opens/s, 100 clients at a door"
     ) in shown
 
 
