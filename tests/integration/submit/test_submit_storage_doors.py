@@ -36,6 +36,7 @@ from treehammer.submit.campaigns.job_rendering import JOB_ENVIRONMENT
 from treehammer.submit.sites import site_probes, sites_file
 from treehammer.submit.sites.site_model import Site, SitesDocument
 from treehammer.submit.sites.site_probes import probe_sites
+from treehammer.testbed import network
 from treehammer.testbed.components import dataset_placement
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
@@ -46,6 +47,12 @@ def place_raw_files(user: GridUser, size: int) -> list[str]:
     manifest = catalogue.make_raw(raw_spec("streams", 2, size))
     dataset_placement.place_dataset("streams", catalogue, user.grid.box)
     return [file.sha256 for file in manifest.files]
+
+
+def least_trip_s(grid: Grid) -> float:
+    """A delaying proxy, the distant site's link without tunnels, accepts connections at once."""
+    (door, *_) = sites_file.read_sites_file(grid.sites_file).sites[grid.box.sites[-1]].doors
+    return 0.0 if network.LOOPBACK in door.prefix else 0.005
 
 
 def test_jobs_of_one_site_read_the_storage_of_others(grid: Grid, tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def test_jobs_of_one_site_read_the_storage_of_others(grid: Grid, tmp_path: Path)
     assert {str(row["storage_site"]): row["data_server"] for row in by_root} == addresses
     assert {str(row["server_version"])[:7] for row in by_root} == {"XRootD "}
     distant = [float(str(row["door_rtt_s"])) for row in rows if row["storage_site"] == storages[-1]]
-    assert all(rtt_s > 0.005 for rtt_s in distant), distant
+    assert all(rtt_s > least_trip_s(grid) for rtt_s in distant), distant
 
 
 def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: Path) -> None:
@@ -135,7 +142,7 @@ def test_testbed_passes_all_checks(grid: Grid, tmp_path: Path) -> None:
     assert all(row["rtt_s"] > 0 for row in doors)
     assert all(row["finding"].startswith("read ") for row in doors)
     far = next(row for row in doors if row["site"] == grid.box.sites[-1])
-    assert far["rtt_s"] > 0.005
+    assert far["rtt_s"] > least_trip_s(grid)
 
 
 def test_cache_with_files_passes(content: SitesDocument, grid: Grid, tmp_path: Path) -> None:
