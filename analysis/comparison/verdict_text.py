@@ -65,9 +65,11 @@ def format_metric_value(metric: str, value: float, unit: str) -> str:
     return format_metric(metric, value, unit, with_unit=metric not in METRIC_TITLES)
 
 
-def title_metrics(rows: Iterable[VerdictRow]) -> str:
-    """Return the heading of the column of metrics: ``time`` if all are times per event."""
-    return "time" if all(row.metric in METRIC_TITLES for row in rows) else "metric"
+def title_metrics(rows: Sequence[VerdictRow]) -> str:
+    """Return the heading of the column of metrics: ``time``, or ``metric`` with the unit of times."""
+    times = [row for row in rows if row.metric in METRIC_TITLES]
+    unit = f"\ntimes in\n{find_common_unit(times)}" if times else ""
+    return "time" if len(times) == len(rows) else f"metric{unit}"
 
 
 def name_directions(rows: Iterable[VerdictRow]) -> str:
@@ -78,8 +80,7 @@ def name_directions(rows: Iterable[VerdictRow]) -> str:
 
 def title_side(rows: Sequence[VerdictRow], side: str) -> str:
     """Return the heading of a side's values, with the unit below if all are times per event."""
-    unit = find_common_unit(rows)
-    return f"{side}\n{unit}" if unit else side
+    return "\n".join(filter(None, (side, find_common_unit(rows))))
 
 
 def find_common_unit(rows: Sequence[VerdictRow]) -> str:

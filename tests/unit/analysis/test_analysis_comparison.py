@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from limited_campaign import fill_with_limits, make_limited_plan
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
 from service_thread import run_service
 from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, changed, evidence, is_b, rows
 
@@ -409,6 +409,8 @@ def test_attribution_without_verdicts_is_inconclusive(loop_s: float, sentence: s
 )
 def test_values_have_their_unit(metric: str, value: float, unit: str, text: str) -> None:
     assert verdict_text.format_metric_value(metric, value, unit) == text
+    judged = [build_verdict("c", metric=name) for name in ("cpu_per_event_s", metric)]
+    assert ("ms/event" in verdict_text.title_metrics(judged)) == (judged[0] != judged[1])
 
 
 def judge(store: Store) -> LimitReport:
