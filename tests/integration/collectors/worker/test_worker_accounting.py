@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from captured_runs import run_captured
 from local_servers import serve_http
-from machine_requirements import find_python, skip_or_fail
+from machine_requirements import find_python
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
@@ -292,34 +292,24 @@ def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
     assert "implausible" in ran.output
 
 
-#: Later versions are fetched from Debian, where machines need not have them.
-NEWEST_PYTHON_OF_MACHINES = 13
-#: Suite of Debian with Python 3.14.
-LATER_SUITE = "forky"
+#: Suites of Debian with the Pythons that a machine may lack.
+SUITES = {9: "bullseye", 13: "trixie", 14: "forky"}
 
 
 def python_of(minor: int) -> str:
-    """Find a Python 3.``minor``; without one the test is skipped, or fails in CI."""
+    """Find a Python 3.``minor``, or unpack that of Debian; skip the test if it cannot be fetched."""
     if python := find_python(f"3.{minor}"):
         return python
-    if minor > NEWEST_PYTHON_OF_MACHINES:
-        return unpack_python(f"python3.{minor}")
-    return skip_or_fail(
-        f"there is no Python 3.{minor} here (looked in pyenv's versions and on PATH)"
-    )
-
-
-def unpack_python(name: str) -> str:
-    """Unpack a Python of Debian into the cache; skip the test if it cannot be fetched."""
+    name, suite = f"python3.{minor}", SUITES[minor]
     cache = config.load_settings().cache_dir / "testbed"
     try:
-        root = PackageTree(name, (name,), suite=LATER_SUITE).unpack(cache, print)
+        root = PackageTree(name, (name,), suite=suite).unpack(cache, print)
     except TestbedError as error:
-        pytest.skip(f"{name} cannot be fetched from Debian {LATER_SUITE}: {error}")
+        pytest.skip(f"{name} cannot be fetched from Debian {suite}: {error}")
     return str(root / "usr" / "bin" / name)
 
 
-@pytest.mark.parametrize("minor", [9, 13, 14])
+@pytest.mark.parametrize("minor", SUITES)
 def test_oldest_and_newest_pythons(
     bench: Any,
     make_spec: Callable[..., Any],
