@@ -51,8 +51,8 @@ class OperationGroup:
         seconds: time that the steps cover; simultaneous steps count once, and where some are left out,
             by the share of the others.
         due_seconds: the same without the time after a load in which overdue answers came.
-        steps: number of rows that enter the figures.
-        limited_steps: number of rows left out.
+        steps: number of time steps that enter the figures, of all jobs.
+        limited_steps: number of time steps left out, of all jobs.
         limited_seconds: time that these cover, with successful operations, their bytes and failures
             in ``limited_done``, ``limited_bytes`` and ``limited_failures``.
         scheduled: operations that were due.
@@ -253,7 +253,7 @@ class _OperationSums:
         self.latency = LatencyHistogram()
         self.round_trips_s: float | None = 0.0
         self.measurements: set[str] = set()
-        # All servers share the clients of a step.
+        # All servers share a step and its clients.
         self.intervals: _Intervals = {}
         self.limited_intervals: _Intervals = {}
 
@@ -268,12 +268,12 @@ class _OperationSums:
         if row["failed"]:
             failures.update(json.loads(row["failures"]))
         if row["generator_limited"]:
-            self.counts["limited_steps"] += is_step
+            self.counts["limited_steps"] += is_step and interval not in self.limited_intervals
             self.counts["limited_done"] += row["done"]
             self.counts["limited_bytes"] += row["bytes"]
             self.limited_intervals[interval] = row["clients"]
             return
-        self.counts["steps"] += is_step
+        self.counts["steps"] += is_step and interval not in self.intervals
         for name in ROLLUP_COUNTS:
             self.counts[name] += row[name]
         self.latency.add(latency)

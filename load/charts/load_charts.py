@@ -109,7 +109,7 @@ def _draw_levels(
     def make_dot(level: OperationGroup) -> ChartDot:
         value, limited = find(level), level.limited_steps
         text = f"{label(level)}: {format_cell(value)} {unit} at {format_cell(_attempted(level))}/s attempted"
-        text += f"; {pluralize(limited, 'row')} left out" if limited else ""
+        text += f"; {pluralize(limited, 'step')} left out" if limited else ""
         return ChartDot(_attempted(level), value, text=text, hollow=bool(limited))
 
     def draw_straight(name: str, role: str, first: float, last: float) -> ChartLine:
@@ -149,7 +149,7 @@ def draw_steps(steps: Sequence[OperationGroup], merged_steps: int) -> list[Figur
         if step.limited_steps
     ]
     merged = f" Each point merges {merged_steps} steps." if merged_steps > 1 else ""
-    note = " Numbered lines: steps in which the generator was the limit; such rows are left out."
+    note = " Numbered lines: steps in which the generator was the limit; those of such jobs are left out."
     left_out = note if marks else ""
 
     def make_line(name: str, role: str, find: FindRate, unit: str = "/s") -> ChartLine:
@@ -261,8 +261,8 @@ def step_start_s(step: OperationGroup) -> float:
 
 
 def _describe_limited(step: OperationGroup) -> str:
-    rows = pluralize(step.steps + step.limited_steps, "row")
-    return f"step {step_number(step)}: {step.limited_steps} of {rows} left out"
+    count = step.steps + step.limited_steps
+    return f"step {step_number(step)}: {step.limited_steps} of {count} steps of jobs left out"
 
 
 def list_sides(steps: Sequence[OperationGroup]) -> dict[str, list[OperationGroup]]:

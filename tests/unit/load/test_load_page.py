@@ -40,7 +40,7 @@ def test_levels_equal_stored_operations(loaded: ServiceThread) -> None:
     assert [row["label"] for row in rows] == [f"clients={rate}" for rate in RATES]
     assert [row["attempted_hz"] for row in rows] == [20, 100, 200]
     assert [row["observed_hz"] for row in rows] == [20, 100, 150]
-    assert [row["limited_steps"] for row in rows] == [0, 0, 6]
+    assert [row["limited_steps"] for row in rows] == [0, 0, 2]
     assert rows[2]["failed_fraction"] == pytest.approx(0.25)
     assert rows[2]["failures"] == {"reset": 5 * 500}
     with loaded.store.snapshot() as snapshot:
@@ -110,12 +110,12 @@ def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
     page += json.dumps(load_charts(page), ensure_ascii=False)
     for text in (
         "The storage of SITE_C keeps 100 open operations/s; at 200/s 25 % fail.",
-        "clients=200: 150 1/s at 200/s attempted; 6 rows left out",
+        "clients=200: 150 1/s at 200/s attempted; 2 steps left out",
         "ideal: all succeed at once",
         "S1's target, 100 1/s",
         "step 3: observed 150/s",
         "step 3: failed 50/s",
-        f"step {LIMITED_STEP}: 6 of 6 rows left out",
+        f"step {LIMITED_STEP}: 2 of 2 steps of jobs left out",
         "Evenness: slow:1094 has the smallest rate, 33 % of the largest.",
         "Failures: 2,500 reset.",
     ):

@@ -84,10 +84,10 @@ def test_late_answers_take_their_time_also_of_steps_left_out(store: Store) -> No
 
 
 def test_clients_of_several_servers_count_once(store: Store) -> None:
-    add(store, "a", *(make_operation([0.001], server=name, clients=5) for name in ("x", "y")))
+    fields = ({"server": name, "step": n, "generator_limited": n} for name in "xy" for n in (0, 1))
+    add(store, "a", *(make_operation([0.001], {}, clients=5, **more) for more in fields))
     [total] = fetch(store)
-    assert (total.active_clients, total.seconds, total.done) == (5, 10.0, 2)
-    assert len(fetch(store, key=lambda row: row["server"])) == 2
+    assert (total.steps, total.limited_steps, total.active_clients, total.seconds) == (1, 1, 5, 10)
 
 
 def test_gaps_between_jobs_do_not_lower_the_rate(store: Store) -> None:
