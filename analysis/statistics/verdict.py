@@ -36,7 +36,7 @@ DEFAULT_CERTAINTY = 0.95
 #: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.
-RULE_VERSION = 7
+RULE_VERSION = 8
 
 
 class Verdict(StrEnum):

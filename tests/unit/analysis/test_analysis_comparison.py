@@ -194,7 +194,7 @@ def test_launches_are_the_units_of_a_host() -> None:
     assert estimate is not None
     assert estimate.mean == pytest.approx(0.05)
     assert estimate.se**2 == pytest.approx(0.01**2 / 3 + SHARED_SCATTER**2)
-    assert estimate.df == pytest.approx(2 * 3 * estimate.se**2 / 0.01**2)
+    assert estimate.df == pytest.approx(2 * (3 * estimate.se**2 / 0.01**2) ** 0.5)
     counted = estimate_effect([replace(launched, headline=HeadlineMetric("read_calls", unit="1"))])
     assert counted is not None
     assert counted.se == pytest.approx(0.01 / math.sqrt(3)), "no clock"
