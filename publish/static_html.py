@@ -16,7 +16,7 @@ from treehammer.web.report_figures import draw_inline
 #: Bytes of a page, with its drawings.
 MAX_PAGE_BYTES = 100_000
 #: Rows of a table, and of a matrix, that are tried in turn until the page is small enough.
-_ROW_LIMITS = ((100, 100), (40, 100), (15, 100), (5, 100), (5, 20), (5, 8))
+_ROW_LIMITS = ((100, 100), (40, 100), (15, 100), (5, 100), (5, 20), (5, 8), (2, 4))
 _VOID = ("br", "col", "hr", "img", "input", "link", "meta")
 _DROPPED_TAGS = ("form", "noscript")
 #: Classes of elements that need a server.
