@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from treehammer.collectors.job_spec import BuildCommand, ServerCommand
+from treehammer.errors import DefinitionError
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -356,6 +357,23 @@ class TestDefinition(StrictModel):
         """Return the name of the dataset that a variant reads; '' for none."""
         dataset = variant.dataset or self.dataset
         return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), dataset)
+
+    def check_missing_twin(self, name: str) -> None:
+        """Refuse a dataset that is not here if it is the twin of another one than the test reads.
+
+        Raises:
+            DefinitionError: with the way to make and name the right one.
+        """
+        formats = {twin: format_ for format_, twin in self.twins.items()}
+        if name not in formats or name.startswith(self.dataset):
+            return
+        format_, own = formats[name], f"{self.dataset}-{formats[name]}"
+        raise DefinitionError(
+            f"there is no dataset {name!r}, and it would be no twin of {self.dataset!r}",
+            where=f"{self.test.name}: twins.{format_}",
+            hint=f"Make that twin: treehammer datasets make {self.dataset} --format {format_}, and "
+            f"name it: -S twins.{format_}={own}",
+        )
 
     def axis_values(self, axis: str) -> tuple[str, ...]:
         """Return all values of an axis as text, those of [[include]] alone last."""

@@ -100,7 +100,7 @@ def _prepare_inputs(
         check_unknown_wheels(releases.values(), settings.software_dir, where=where)
         releases, notes = _prepare_releases(releases, settings, bars)
     names = definition.dataset_names if definition.dataset else ()
-    manifests = [_find_manifest(name, sites.accesses, settings, bars) for name in names]
+    manifests = [_find_manifest(name, definition, sites.accesses, settings, bars) for name in names]
     _check_trees(definition, manifests, releases.values())
     check_contents(definition, manifests, pinned.folder)
     if bars and is_local:
@@ -119,6 +119,7 @@ def _prepare_inputs(
 
 def _find_manifest(
     name: str,
+    definition: TestDefinition,
     doors: Sequence[DoorAccess],
     settings: Settings,
     bars: ProgressFactory | None,
@@ -128,8 +129,10 @@ def _find_manifest(
     With ``bars`` a local dataset is verified, or made if missing.
     """
     catalogue = folder_catalogue.FolderCatalogue(settings.datasets_dir)
-    if not catalogue.has(name) and doors and len(doors_with_rse(doors)) == len(doors):
-        return RucioCatalogue(settings).manifest(name)
+    if not catalogue.has(name):
+        if doors and len(doors_with_rse(doors)) == len(doors):
+            return RucioCatalogue(settings).manifest(name)
+        definition.check_missing_twin(name)
     if bars is None:
         return catalogue.manifest(name)
     return folder_catalogue.ensure_dataset(name, settings, bars)
@@ -142,10 +145,8 @@ def _check_trees(
     with_root = definition.load is None and any(
         release.provider not in providers.WITHOUT_ROOT for release in releases
     )
-    if not (definition.test.tree or with_root):
-        return
     for manifest in manifests:
-        if manifest.is_raw:
+        if manifest.is_raw and (definition.test.tree or with_root):
             raise DefinitionError(
                 f"dataset {manifest.name!r} holds raw files, but this test reads a tree",
                 where=f"{definition.test.name}: dataset",

@@ -116,7 +116,7 @@ class ContentProblem:
 
 
 def check_contents(
-    definition: TestDefinition, manifests: Iterable[Manifest], folder: Path | None = None
+    definition: TestDefinition, manifests: Sequence[Manifest], folder: Path | None = None
 ) -> None:
     """Refuse a tree, branches or blocks that a dataset does not have, as far as they are known.
 
@@ -125,7 +125,6 @@ def check_contents(
     Raises:
         DefinitionError: with the dataset and the nearest names.
     """
-    manifests = tuple(manifests)
     if DATASET_AXIS in definition.matrix.bundle or definition.twins:
         _check_copies(definition, manifests)
     for contents in map(DatasetContents.from_manifest, manifests):

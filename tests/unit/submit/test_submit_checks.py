@@ -516,6 +516,9 @@ def test_bundled_datasets_and_twins_have_the_same_events(definition: TestDefinit
         with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
             check_contents(compared, [make_manifest(), twin, other])
         assert "remove dataset from bundle" in error.value.hint
+    with pytest.raises(DefinitionError, match="'twin', and it would be no twin") as error:
+        compared.check_missing_twin("twin")
+    assert f"-S twins.rntuple={definition.dataset}-rntuple" in error.value.hint
 
 
 @pytest.mark.parametrize(
