@@ -143,8 +143,8 @@ def _check_copies(definition: TestDefinition, manifests: Sequence[Manifest]) -> 
                 f"datasets {manifests[0].name!r} and {other.name!r} cannot be compared: they have "
                 f"{_describe_entries(first)} and {_describe_entries(second)}",
                 where=definition.test.name,
-                hint="Name copies of the same events (-S twins.FORMAT=NAME), or remove dataset from "
-                "bundle, so that each has jobs of its own.",
+                hint="Name copies of the same events, twins by -S twins.FORMAT=NAME. Without twins, "
+                "remove dataset from bundle, so that each has jobs of its own.",
             )
 
 
