@@ -124,7 +124,7 @@ class RucioClient:
         """Return the scope of datasets: setting, ``user.ACCOUNT``, or the account's only scope."""
         if self._settings.rucio_scope:
             return self._settings.rucio_scope
-        scopes = self._call(lambda client: client.list_scopes_for_account(self.account))
+        scopes = self._call(lambda client: client.list_scopes_for_account(self.account)[:])
         default_scope = f"user.{self.account}"
         return str(scopes[0]) if len(scopes) == 1 and default_scope not in scopes else default_scope
 
@@ -160,28 +160,34 @@ class RucioClient:
         Raises:
             RucioNotFoundError: no RSE has that name.
         """
-        description = self._call(lambda client: client.get_rse(name))
-        attributes = self._call(lambda client: client.list_rse_attributes(name))
-        return Rse(
-            name=name,
-            site=str(attributes.get("site", "")),
-            kind=str(description["rse_type"]),
-            writable=bool(description["availability_write"]),
-            staging=bool(description.get("staging_area")),
-            prefixes=tuple(
-                f"{protocol['scheme']}://{protocol['hostname']}{port}{protocol['prefix']}"
-                for protocol in description["protocols"]
-                # URLs of files, and of gfal with port 0, have none.
-                for port in (f":{protocol['port']}", "")
-            ),
-        )
+
+        def request(client: Any) -> Rse:
+            description = client.get_rse(name)
+            attributes = client.list_rse_attributes(name)
+            return Rse(
+                name=name,
+                site=str(attributes.get("site", "")),
+                kind=str(description["rse_type"]),
+                writable=bool(description["availability_write"]),
+                staging=bool(description.get("staging_area")),
+                prefixes=tuple(
+                    f"{protocol['scheme']}://{protocol['hostname']}{port}{protocol['prefix']}"
+                    for protocol in description["protocols"]
+                    # URLs of files, and of gfal with port 0, have none.
+                    for port in (f":{protocol['port']}", "")
+                ),
+            )
+
+        return self._call(request)
 
     def list_quotas(self) -> dict[str, AccountQuota]:
         """List the account's quotas by RSE; RSEs without quota are left out."""
-        rows = self._call(lambda client: list(client.get_local_account_usage(self.account)))
-        return {
-            row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"])) for row in rows
-        }
+        return self._call(
+            lambda client: {
+                row["rse"]: AccountQuota(float(row["bytes_limit"]), int(row["bytes"]))
+                for row in client.get_local_account_usage(self.account)
+            }
+        )
 
     def list_files(self, dataset: str) -> dict[str, DidFile]:
         """List the files of a dataset in the scope by name, without md5.
@@ -358,8 +364,17 @@ class RucioClient:
         Raises:
             RucioNotFoundError: no such dataset.
         """
-        rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
-        return tuple(rule for rule in map(parse_rule, rows) if rule.account == self.account)
+
+        def request(client: Any) -> tuple[ReplicationRule, ...]:
+            rules = [parse_rule(row) for row in client.list_did_rules(self.scope, dataset)]
+            own = tuple(rule for rule in rules if rule.account == self.account)
+            filters = {"scope": self.scope, "name": dataset, "account": self.account}
+            ids = {str(row["id"]) for row in client.list_replication_rules(filters)}
+            if {rule.id for rule in own} != ids:
+                raise ShortListError(f"it lists {len(own)} and {len(ids)} rules of {dataset}")
+            return own
+
+        return self._call(request)
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
         """Fetch the current state of a rule.
@@ -367,7 +382,7 @@ class RucioClient:
         Raises:
             RucioNotFoundError: it no longer exists.
         """
-        return parse_rule(self._call(lambda client: client.get_replication_rule(rule_id)))
+        return self._call(lambda client: parse_rule(client.get_replication_rule(rule_id)))
 
     def add_rule(self, dataset: str, rse: str, options: RuleOptions) -> str:
         """Request a replica of a dataset at an RSE, respecting its availability.
@@ -380,7 +395,7 @@ class RucioClient:
         """
 
         try:
-            (rule_id,) = self._call(
+            rule_ids: list[str] = self._call(
                 lambda client: client.add_replication_rule(
                     [{"scope": self.scope, "name": dataset}],
                     copies=1,
@@ -390,14 +405,14 @@ class RucioClient:
                     activity=options.activity,
                     comment=options.comment,
                     ignore_availability=False,
-                )
+                )[:]  # no object of another form
             )
-            return str(rule_id)
+            return rule_ids[0]
         except RucioDuplicateError as error:  # of an earlier try without answer, or another process
-            rule_ids = {rule.expression: rule.id for rule in self.list_rules(dataset)}
-            if rse not in rule_ids:
-                raise translate_error(ShortListError("no rule"), self._settings) from error
-            return rule_ids[rse]
+            for rule in self.list_rules(dataset):
+                if rule.expression == rse:
+                    return rule.id
+            raise translate_error(ShortListError("no rule"), self._settings) from error
 
     def update_rule(self, rule_id: str, **options: float | None) -> None:
         """Set the end of a rule by its ``lifetime`` from now, or retry a stuck one by ``boost_rule``.
@@ -437,7 +452,7 @@ class RucioClient:
         self._declare(lambda client: client.declare_suspicious_file_replicas(urls, reason))
 
     def _declare(self, request: Callable[[Any], Mapping[str, Sequence[str]]]) -> None:
-        refusals = self._call(request).values()
+        refusals = self._call(lambda client: request(client).values())
         reasons = [str(reason) for replica_reasons in refusals for reason in replica_reasons]
         if reasons:
             raise CatalogueError(f"did not take the declaration: {'; '.join(reasons)}")
@@ -472,24 +487,20 @@ class RucioClient:
             except TreehammerError:
                 raise
             except Exception as error:  # raised by any of the client's libraries
-                kind = type(error).__name__
-                problem = self._explain_login(kind, str(error))
-                if problem is not None:
-                    raise problem from error
+                self._explain_login(type(error).__name__, str(error))
                 if not is_transient(error) or pause is None:
                     raise translate_error(error, self._settings) from error
             self._sleep(pause)
         raise AssertionError  # the last pause is None
 
-    def _explain_login(self, kind: str, message: str) -> ConfigError | None:
+    def _explain_login(self, kind: str, message: str) -> None:
         """Explain an exception of Rucio's client by the credential, if it is the cause."""
         if "_login" not in self.__dict__:  # the exception precedes it: rucio.cfg is unusable
-            return None
+            return
         if kind in LOGIN_ERRORS:
-            return self._login.explain_refusal(clean_message(message))
+            self._login.explain_refusal(clean_message(message))
         if kind in TRANSIENT_ERRORS:
-            return self._login.explain_tls(f"{message} {self._messages.last}")
-        return None
+            self._login.explain_tls(f"{message} {self._messages.last}")
 
 
 def _list_replicas(dids: list[dict[str, str]], client: Any, **options: Any) -> list[Any]:

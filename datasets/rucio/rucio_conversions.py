@@ -22,6 +22,8 @@ _ANSWERED_ERRORS = (
     "ReplicationRuleCreationTemporaryFailed",
 )
 _CUT_ANSWERS = ("ChunkedEncodingError", "JSONDecodeError", "ShortListError")
+#: Names of Python's errors where an answer has another form than Rucio's.
+_FORM_ERRORS = ("AttributeError", "IndexError", "KeyError", "TypeError", "ValueError")
 TRANSIENT_ERRORS = (
     *_ANSWERED_ERRORS,
     "ServerConnectionException",
@@ -29,6 +31,7 @@ TRANSIENT_ERRORS = (
     "ConnectTimeout",
     "ReadTimeout",
     *_CUT_ANSWERS,
+    *_FORM_ERRORS,
 )
 #: Names of the exceptions of a refused login.
 LOGIN_ERRORS = ("CannotAuthenticate", "NoAuthInformation", "IdentityError", "AccountNotFound")
@@ -250,6 +253,8 @@ def translate_error(error: Exception, settings: Settings) -> Exception:
     if kind in TRANSIENT_ERRORS:
         silent = kind not in _ANSWERED_ERRORS
         problem = "sends no whole answer" if kind in _CUT_ANSWERS else "does not answer"
+        if kind in _FORM_ERRORS:
+            problem += f" in Rucio's form ({kind})"
         return (RucioSilentError if silent else CatalogueError)(
             f"{problem if silent else kind}: {message}",
             where=where,

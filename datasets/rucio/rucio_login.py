@@ -17,10 +17,10 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from treehammer.collectors.http_requests import Deadline, make_timed_response, same_origin
 from treehammer.collectors.shared_files import read_document
@@ -39,11 +39,17 @@ if TYPE_CHECKING:
     import requests
 
 
-USERPASS, X509, X509_PROXY, OIDC = "userpass", "x509", "x509_proxy", "oidc"
+X509, X509_PROXY, OIDC = "x509", "x509_proxy", "oidc"
 #: Reads an option of section [client] of rucio.cfg; '' if it is not set.
 OptionReader = Callable[[str], str]
 #: Variable with a token itself.
 TOKEN_VARIABLE = "BEARER_TOKEN"  # noqa: S105  # a name
+#: Variables and keys that name a credential's file, in the order of Rucio's client and the WLCG.
+_SOURCES = {
+    X509: [("RUCIO_CLIENT_CERT", "client_cert")],
+    X509_PROXY: [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")],
+    OIDC: [(TOKEN_FILE_VARIABLE, "")],
+}
 #: Stands for the key of a file that no key names.
 _USUAL_FILE = "usual file"
 #: Modes of private keys that Rucio's client accepts.
@@ -186,16 +192,13 @@ class RucioLogin:
             return self.credential or self.config
         return f"{self.config}: {self.key} = {self.credential}"
 
-    def explain_refusal(self, message: str) -> ConfigError:
-        """Explain why the server admits an account with none of its credentials."""
-        try:
-            self.check()
-        except ConfigError as error:
-            return error  # it has expired meanwhile
+    def explain_refusal(self, message: str) -> NoReturn:
+        """Raise the reason why the server admits an account with none of its credentials."""
+        self.check()  # it may have expired meanwhile
         if not self.key and self.auth_type in _LABELS:
-            return self._error_without_credential()
+            raise self._error_without_credential()
         cause = "" if self.auth_type == OIDC else f": {message}"  # Rucio answers with a traceback
-        return ConfigError(
+        raise ConfigError(
             f"Rucio does not let {self.account} in with this {self.label}{cause}",
             where=self.describe(),
             hint=self._refusal_hint(),
@@ -214,25 +217,21 @@ class RucioLogin:
             return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
         return f"Check account, username, {self.label} in rucio.cfg. Suspended accounts are called missing."
 
-    def explain_tls(self, message: str) -> ConfigError | None:
-        """Explain a connection that failed because of certificates; None for other causes."""
+    def explain_tls(self, message: str) -> None:
+        """Raise the reason why a connection failed, if that is a certificate."""
         if _UNTRUSTED_SERVER.search(message):
-            return ConfigError(
+            raise ConfigError(
                 "this client does not trust the certificate of the Rucio server",
                 where=self.authorities or self.config,
                 hint="Name the server's authorities: ca_cert in section [client], or X509_CERT_DIR.",
             )
         if _REFUSED_CERTIFICATE.search(message) and self.auth_type in (X509, X509_PROXY):
-            try:
-                self.check()
-            except ConfigError as error:
-                return error
-            return ConfigError(
+            self.check()
+            raise ConfigError(
                 f"the Rucio server does not trust this {self.label}",
                 where=self.describe(),
                 hint="Use one of an authority that the server knows.",
             )
-        return None
 
 
 def find_login(
@@ -269,39 +268,20 @@ def _find_credential(
     auth_type: str, option: OptionReader, environment: Mapping[str, str]
 ) -> tuple[str, str]:
     """Return the variable or option that names the credential, and its file; '' without any."""
-    if auth_type == X509:
-        return _find_named([("RUCIO_CLIENT_CERT", "client_cert")], option, environment)
-    if auth_type == X509_PROXY:
-        names = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
-        usual = f"/tmp/x509up_u{os.geteuid()}"  # noqa: S108  # where every grid client looks
-        return _find_named(names, option, environment, [usual])
-    return _find_token(environment) if auth_type == OIDC else ("", "")
-
-
-def _find_named(
-    names: Sequence[tuple[str, str]],
-    option: OptionReader,
-    environment: Mapping[str, str],
-    usual: Sequence[str] = (),
-) -> tuple[str, str]:
-    """Return the first variable or option that is set, with its value, or an existing file."""
-    for variable, key in names:
+    if auth_type == OIDC and environment.get(TOKEN_VARIABLE, "").strip():
+        return TOKEN_VARIABLE, ""
+    for variable, key in _SOURCES.get(auth_type, ()):
         if environment.get(variable):
             return variable, environment[variable]
         if key and option(key):
             return key, option(key)
-    return next(((_USUAL_FILE, path) for path in usual if Path(path).is_file()), ("", ""))
-
-
-def _find_token(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return variable and file of the token, in the order of the WLCG's token discovery."""
-    if environment.get(TOKEN_VARIABLE, "").strip():
-        return TOKEN_VARIABLE, ""
-    name = f"bt_u{os.geteuid()}"
-    usual = [f"/tmp/{name}"]  # noqa: S108  # defined by the WLCG
-    if environment.get("XDG_RUNTIME_DIR"):
-        usual.insert(0, f"{environment['XDG_RUNTIME_DIR']}/{name}")
-    return _find_named([(TOKEN_FILE_VARIABLE, "")], lambda _: "", environment, usual)
+    temporary = "/tmp"  # noqa: S108  # where every grid client looks
+    usual = {
+        X509_PROXY: [f"{temporary}/x509up_u"],
+        OIDC: [f"{environment.get('XDG_RUNTIME_DIR') or temporary}/bt_u", f"{temporary}/bt_u"],
+    }
+    paths = (f"{prefix}{os.geteuid()}" for prefix in usual.get(auth_type, ()))
+    return next(((_USUAL_FILE, path) for path in paths if Path(path).is_file()), ("", ""))
 
 
 def _expand(path: str) -> str:
