@@ -144,13 +144,15 @@ def _poll_rule(status: ReplicationStatus, rucio: RucioClient) -> ReplicationStat
         rule = rucio.fetch_rule(status.rule_id)
     except RucioNotFoundError:
         return replace(status, state=DENIED, reason="its rule was deleted")
-    state, reason = _rule_status(rule)
+    state, reason = _rule_status(rule, status.files_total)
     return replace(status, state=state, files_complete=rule.locks_ok, reason=reason)
 
 
-def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
-    if rule.state == "OK":
+def _rule_status(rule: ReplicationRule, files_total: int) -> tuple[str, str]:
+    if rule.state == "OK" and rule.locks_ok >= files_total:
         return COMPLETE, ""
+    if rule.state == "OK":
+        return STUCK, "the rule covers fewer files: Rucio has dropped lost ones, or adds new ones"
     if rule.state == "STUCK":
         return STUCK, rule.error or "Rucio gives no reason"
     if rule.state in ("SUSPENDED", "WAITING_APPROVAL"):
