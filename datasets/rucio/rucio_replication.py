@@ -129,9 +129,8 @@ def poll_replication(
         if [status.files_complete for status in current] != before:
             progress = now
         states = {status.state for status in current}
-        if not states & {WAITING, COPYING, STUCK}:
-            return
-        if not states & {WAITING, COPYING} and now - progress >= patience_s:
+        is_over = STUCK not in states or now - progress >= patience_s
+        if is_over and not states & {WAITING, COPYING}:
             return
         _boost_stuck(current, boosts, now, rucio)
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))

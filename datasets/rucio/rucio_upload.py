@@ -189,7 +189,10 @@ def _upload_batch(
     names = [file.name for file, _ in batch]
     schemes = [name for protocol in UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
     requests = (rucio.find_upload_urls(rse, names, scheme) for scheme in schemes)
-    urls = [normalize_url(url) for url in next(filter(None, requests), [])]
+    urls: list[str] = []
+    for urls in ([*map(normalize_url, offer)] for offer in requests if offer):
+        if doors.stat_file(urls[0]).failure != NO_RESPONSE:
+            break
     if not urls:
         raise CatalogueError(f"cannot be written to by {', '.join(schemes)}")
     files, written = [], []

@@ -277,7 +277,9 @@ class Server:
         return (self.storage / name.replace("/", "_")).as_uri()
 
     def lfns2pfns(self, rse: str, dids: list[str], scheme: str, **_: Any) -> dict[str, str]:
-        if scheme == "root":
+        if scheme == "root":  # no server answers there
+            return {did: f"root://127.0.0.1:1//{did}" for did in dids}
+        if scheme == "xroot":
             raise rucios.ReplicaNotFound
         self.calls.append(f"urls of {len(dids)}")
         return {did: self.url(did.partition(":")[2]) for did in dids}
