@@ -64,7 +64,9 @@ def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
     ):
         verdicts = store.verdicts(summary.first_verdict.comparison_id)
         names = common_tables.load_campaign_names(store, verdicts[:1])
-        rows.append({**described, "conclusion": describe_conclusion(verdicts, names)})
+        is_judged = any(Verdict(verdict.verdict).is_statistical for verdict in verdicts)
+        conclusion = describe_conclusion(verdicts, names)
+        rows.append({**described, "conclusion": conclusion, "is_judged": is_judged})
     table_columns = (
         *common_tables.comparison_columns(),
         column("conclusion", is_long=True, detail=lambda row: row["headline"]),
@@ -79,7 +81,7 @@ def verdicts_page(request: PageRequest[PageQuery]) -> PageContent:
         is_arrangeable=False,
     )
     of_releases = [row for row in rows if row["axis"] == RELEASE_AXIS]
-    of_releases.sort(key=lambda row: natural_sort_key(row["b"]), reverse=True)
+    of_releases.sort(key=lambda row: (natural_sort_key(row["b"]), row["is_judged"]), reverse=True)
     newest = of_releases[0]["b"] if of_releases else ""
     news = [*_list_news(request, newest)]
     sections = (
