@@ -436,6 +436,7 @@ def make_recent_outcomes(sites: Mapping[str, Sequence[int]], **values: Any) -> l
             ended_us=ended_us,
             plausible=True,
             failure_class="software-setup" if number < bad else "",
+            failure_kind="missing" if number < bad else "",
             **values,
         )
         for site, (good, bad) in sites.items()
