@@ -77,7 +77,7 @@ def break_storage(store: Store) -> None:
 def lack_release(store: Store) -> None:
     store.add(run_everywhere(10))
     store.add(
-        run(True, 10 + n, "build", site=site, axis_root="6.40.00")
+        run(True, 10 + n, "software-setup", site=site, axis_root="6.40.00", failure_kind="version")
         for site in SITES[:5]
         for n in range(5)
     )
@@ -158,7 +158,7 @@ def fail_as_elsewhere(store: Store) -> None:
         (lack_release, Culprit.RELEASE,
          "ROOT 6.40.00 fails at 5 of 8 sites, other releases in 0 of 80: the release, "
          "since 2026-03-01 10:00 UTC",
-         "Cause: build."),
+         "Cause: software."),
         (lack_release_here, Culprit.SITE,
          "10 of 10 failed here, 0 of 90 elsewhere: the site with ROOT 6.40.00, "
          "since 2026-03-01 10:00 UTC",
@@ -329,8 +329,7 @@ def test_implausible_measurements_are_not_called_failed(store: Store, announce: 
 
 def test_a_storage_is_explained_by_those_who_read_it(store: Store) -> None:
     break_storage(store)
-    explanation = explain(store, by=STORAGE_SITE)
-    assert explanation.culprit == Culprit.STORAGE
+    assert explain(store, by=STORAGE_SITE).culprit == Culprit.STORAGE
     # A reader learns the same.
     assert explain(store, "C").sentence.partition(", since")[0] == (
         "35 of 50 failed at 5 of 5 sites that read A, 0 of 70 at other storages: the storage"
@@ -435,6 +434,7 @@ def hold(code: str, cause: str) -> str:
         ("payload/disk-full", "The disk of its work folder is full", "disk"),
         # The words of a payload decide nothing.
         ("payload/exit", "The payload ended with exit code 1. KeyError: 'memory_profile'.", "payload"),
+        ("payload/reported-memory", "MemoryError", "payload"),
         ("data-check/content", "checksum differs", "replica"),
         ("payload/files", "branch 'y' lies in another file", "dataset"),
         ("payload/branches", "branch 'y' is int in a.root and long in b.root", "dataset"),

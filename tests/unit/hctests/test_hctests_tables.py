@@ -161,8 +161,7 @@ def test_overrides_replace_keys_of_the_load(write_test: WriteTest) -> None:
 def test_overrides_make_a_load_test_of_any_test(write_test: WriteTest) -> None:
     """Such a payload does not wait for its start: it must not be launched before."""
     folder = write_test()
-    definition = load_definition(folder)
-    assert definition.load is None
+    assert load_definition(folder).load is None
     typed = {"load.together": "true", "load.ramp": "10/1m", "load.ceiling.clients": "100"}
     load = load_definition(folder, settings=typed).load
     assert load == LoadTable(

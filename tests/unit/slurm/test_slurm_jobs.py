@@ -84,6 +84,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmAnswers:
         ("0|FAILED|NonZeroExitCode|768|100|160|n1|0", "done", "lost", 1),
         ("0|FAILED|BadConstraints|0:1|100|100||0", "lost", "submission", 0),
         ("0|TIMEOUT|TimeLimit|0:0|100|160|n1|0", "lost", "evicted", 1),
+        ("0|OUT_OF_MEMORY|OutOfMemory|0:125|100|160|n1|0", "lost", "evicted", 1),
         ("0|CANCELLED|None|0:0|100|160||0", "lost", "lost", 0),
         ("0|SOMETHING|None|0:0|100|160|n1|0", "lost", "lost", 1),
     ],
